@@ -10,11 +10,9 @@ roofline      the datasheet, with its efficiencies or the class default.
 memory pass   bytes of operands and outputs over the datasheet's bandwidth, for kinds of ops that
               simdev has no description of.
 
-``CostModel`` is what others ask: ``lowering/prepare.py`` for the ops of a graph,
-``oracle/splits/blocks.py`` and ``search/soap/optcnn.py`` for parts of ops,
-``lowering/hybrid/durations.py`` for the kernels of a large model, and ``execution/check/hosts.py``
-for what hosts spend. It answers the rungs given, measured and memory pass; ``Estimates`` works out
-all others. A row of a profile that was not measured names the rung that made it.
+Lowering, oracle, searches and checker ask ``CostModel``. It answers the rungs given, measured and
+memory pass; ``Estimates`` works out all others. A row of a profile that was not measured names the
+rung that made it.
 
 Every answer names its rung. An estimate also has an expected relative error, None where nothing
 tells it:
@@ -33,7 +31,7 @@ turn in ``Estimates.cost`` or ``Estimates.estimates``. ``lowering/origins.py`` a
 means a single rung uses its constant: ROOFLINE (``lowering/hybrid/durations.py`` puts its own
 datasheet in place of that rung, so a new estimate below it has to be named there), MEMORY_PASS,
 and KNOWN for what is no estimate. ``docs/how-to/profiles.md``, ``benchmarks/ladder.py`` and
-``benchmarks/grids.py`` list rungs in words. Tests: ``tests/costs/test_ladder.py`` and its neighbours.
+``benchmarks/grids.py`` list rungs in words. Tests: ``tests/costs/test_ladder.py``.
 """
 
 from __future__ import annotations

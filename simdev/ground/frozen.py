@@ -1,5 +1,4 @@
-"""Classes of values that nobody can change, and the containers that such values keep: copies of
-those given.
+"""Containers that nouns keep: copies of those given, which nobody can change.
 
 A frozen dataclass keeps a caller's dict as it is, so that writing into it later would change the
 question under answers that are remembered. ``types.MappingProxyType`` is no way out: it shows such
@@ -12,22 +11,10 @@ well.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Set
-from dataclasses import dataclass, field
-from functools import partial
-from typing import Any, NoReturn, TypeVar, dataclass_transform
+from typing import Any, NoReturn, TypeVar
 
 K = TypeVar("K")
 V = TypeVar("V")
-
-
-@dataclass_transform(frozen_default=True, field_specifiers=(field,))
-def immutable(kind: type | None = None, *, eq: bool = True) -> Any:
-    """Makes a class a frozen dataclass with slots. Its instances are equal where their fields are;
-    with ``eq=False`` each is equal to itself alone, as values that hold arrays have to be.
-    """
-    if kind is None:
-        return partial(immutable, eq=eq)
-    return dataclass(frozen=True, slots=True, eq=eq)(kind)
 
 
 class _Holds(dict[type, bool]):

@@ -24,7 +24,6 @@ from ..execution.scenario import Scenario, load_scenario
 from ..files.reading import PathLike
 from ..files.writing import new_folder, write_text
 from ..ground.errors import InputError, reason_of, refuse
-from ..ground.frozen import immutable
 from ..nouns.models.convolutional import OPERATIONS
 from ..nouns.models.recurrent import ACTIVATIONS
 
@@ -34,7 +33,7 @@ DEVICES = 4
 Sizes = dict[str, Any]
 
 
-@immutable
+@dataclass(frozen=True, slots=True)
 class Kind:
     """A model of ``simdev.nouns.models``, and the function that draws its sizes."""
 

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -14,7 +15,6 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from ..ground.errors import InputError
-from ..ground.frozen import immutable
 from ..nouns.structure import unit_of
 from ..nouns.taskgraph import Bools, Floats, Ints
 from ..oracle import Oracle
@@ -30,7 +30,7 @@ from .training import adam_of, keep, one_thread, train
 # What the network reads of a graph: rows that do not know how many others there are.
 
 
-@immutable(eq=False)
+@dataclass(frozen=True, slots=True, eq=False)
 class Inputs:
     """A graph as its network reads it: n nodes in topological order, e edges.
 

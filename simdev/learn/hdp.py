@@ -7,6 +7,7 @@ is the network of ``seq2seq``, and ``training`` runs its loop.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from math import log, nan
 
 import numpy as np
@@ -15,7 +16,6 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from ..ground.errors import InputError
-from ..ground.frozen import immutable
 from ..nouns.taskgraph import Bools, Floats, Ints
 from ..oracle import Oracle
 from ..search.features import Nodes, features_of
@@ -67,7 +67,7 @@ NEIGHBOURS = 10  # that are described, each by its number and +1 (it reads) or -
 WIDTH = 1 + SHAPES + 2 * NEIGHBOURS  # 46
 
 
-@immutable(eq=False)
+@dataclass(frozen=True, slots=True, eq=False)
 class Ops:
     """The V ops that have a choice of devices, in topological order; what has to share a device
     counts as one of them.

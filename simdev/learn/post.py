@@ -8,14 +8,13 @@ here and runs where PyTorch is missing.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from math import nan
 from typing import Self
 
 import numpy as np
 
 from ..ground.errors import InputError
-from ..ground.frozen import immutable
 from ..nouns.taskgraph import Floats, Ints
 from ..oracle import Cost
 from ..search.learners import bounded
@@ -94,7 +93,7 @@ def ascended(
 # The settings of Post.
 
 
-@immutable
+@dataclass(frozen=True, slots=True)
 class Settings:
     """The settings of Post. About 10 steps of ascent, and N of several or tens of times K, are the
     paper's; the rest is recalled of it, or ours where it says so.

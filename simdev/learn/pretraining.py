@@ -7,7 +7,7 @@ files of policies are ``simdev.search.policy``'s.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from pkgutil import resolve_name
 from typing import Any, Protocol
 
@@ -16,7 +16,6 @@ import numpy as np
 from ..execution.scenario import Scenario
 from ..files.reading import PathLike
 from ..ground.errors import InputError, prefixed, within
-from ..ground.frozen import immutable
 from ..oracle import Oracle
 from ..search.features import VERSION
 from ..search.learners import LearnerOptions, Settings, requested, require_torch
@@ -48,7 +47,7 @@ class GeneralLearner(Protocol):
         """Evaluate placements of these graphs, and learn from all of them. Raises SpentError."""
 
 
-@immutable
+@dataclass(frozen=True, slots=True)
 class Practised:
     """A graph that a policy was trained on: its name and groups, how many different placements of
     it were evaluated, and the best step of these.
@@ -60,7 +59,7 @@ class Practised:
     step_time_s: float | None
 
 
-@immutable(eq=False)
+@dataclass(frozen=True, slots=True, eq=False)
 class Trained:
     """The result of a training: the policy, and the figures of each graph.
 

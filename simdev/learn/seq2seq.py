@@ -12,6 +12,7 @@ network.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from math import sqrt
 
 import numpy as np
@@ -20,7 +21,6 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from ..ground.frozen import immutable
 from ..nouns.taskgraph import Bools, Floats, Ints
 from ..search.features import Nodes, features_of
 from ..search.trial import Trial
@@ -154,7 +154,7 @@ class Lstm(nn.LSTM):
         return outputs, (hidden, cell)
 
 
-@immutable(eq=False)
+@dataclass(frozen=True, slots=True, eq=False)
 class Memory:
     """The encoder's reading of m sequences: its outputs [m, G, H], its last hidden and cell states
     [m, H].
@@ -274,7 +274,7 @@ def begin(module: nn.Module, forget: float, generator: torch.Generator) -> None:
             layer.begin(forget)
 
 
-@immutable(eq=False)
+@dataclass(frozen=True, slots=True, eq=False)
 class Inputs:
     """The rows that the encoder reads, one for each stage (G stages, one for each group).
 

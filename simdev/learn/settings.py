@@ -10,13 +10,13 @@ is made of these docstrings: a new field needs its bullet.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Literal, Self
 
-from ..ground.frozen import immutable
 from ..search.learners import bounded
 
 
-@immutable
+@dataclass(frozen=True, slots=True)
 class PlacerSettings:
     """The settings that learners share whose policy is a ``Placer`` (seq2seq.py).
 
@@ -56,7 +56,7 @@ class PlacerSettings:
 # ColocRL. What is marked "recalled" is of its sections 3 and 4.
 
 
-@immutable
+@dataclass(frozen=True, slots=True)
 class ColocRLSettings(PlacerSettings):
     """By default sizes with which 5,000 evaluations of 500 groups take some minutes on one core.
 
@@ -107,7 +107,7 @@ class ColocRLSettings(PlacerSettings):
 # after the last) and the rule (PPO by stage).
 
 
-@immutable
+@dataclass(frozen=True, slots=True)
 class SpotlightSettings(PlacerSettings):
     """By default sizes with which 5,000 evaluations of 500 groups take some minutes on one core.
 
@@ -169,7 +169,7 @@ class SpotlightSettings(PlacerSettings):
 # and minimises minus that, which is right.
 
 
-@immutable
+@dataclass(frozen=True, slots=True)
 class HDPSettings(PlacerSettings):
     """By default sizes with which 5,000 evaluations of 500 ops take some minutes on one core.
 
@@ -244,7 +244,7 @@ class HDPSettings(PlacerSettings):
 # "summary" a summary of the paper.
 
 
-@immutable
+@dataclass(frozen=True, slots=True)
 class PlacetoSettings:
     """By default sizes with which 5,000 evaluations of 500 groups take some minutes on one core.
 
@@ -354,7 +354,7 @@ class PlacetoSettings:
 # GDP. No size and no number of its training is known. What is marked "recalled" is of section 3.
 
 
-@immutable
+@dataclass(frozen=True, slots=True)
 class GDPSettings:
     """By default sizes with which 5,000 evaluations of 500 nodes take some minutes on one core.
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
 import numpy as np
@@ -20,7 +20,6 @@ from torch import Tensor, nn
 from torch.nn.utils import parameters_to_vector
 
 from ..ground.errors import InputError
-from ..ground.frozen import immutable
 from ..nouns.taskgraph import Floats, Ints
 from ..search.features import VERSION
 from ..search.policy import SavedPolicy, tied_to
@@ -271,7 +270,7 @@ class Network(Protocol):
         """The weights, which are all that is kept."""
 
 
-@immutable(eq=False)
+@dataclass(frozen=True, slots=True, eq=False)
 class Kept:
     """A policy at work in a trial, as ``trial.policy`` keeps it. ``method`` is the learner's name;
     ``any_graph``: the policy can place other graphs too.

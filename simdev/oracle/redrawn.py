@@ -138,8 +138,10 @@ class Redrawn:
             _execute_each(
                 *(table.words for table in self._tables), times.ravel(), ends, peaks.ravel()
             )
-            told = zip(ends.tolist(), peaks, strict=True)
-            answers += [None if end == UNTOLD else (end, peak) for end, peak in told]
+            answers += [
+                None if end == UNTOLD else (end, peak)
+                for end, peak in zip(ends.tolist(), peaks, strict=True)
+            ]
         return answers
 
     def _times(self, factor: Floats | None) -> list[Ints]:

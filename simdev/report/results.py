@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from io import BytesIO, StringIO
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
 from ..files.reading import MAX_TEXT, MAX_VALUES, read_source, text_of
 from ..ground.errors import InputError, install_line, reason_of
-from ..ground.frozen import immutable
 from ..ground.units import PS_PER_SECOND, format_bytes, format_number, format_ps
 from .measures.section import Facts
 from .measures.throughput import COSTS
@@ -145,7 +145,7 @@ def results_ranking(results: pd.DataFrame) -> Ranking:
     return _Sweep.of(results).ranks
 
 
-@immutable
+@dataclass(frozen=True, slots=True)
 class _Sweep:
     """The results of a sweep: its columns with values, the names of fields that were set, and its
     best rows.

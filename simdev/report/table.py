@@ -9,14 +9,13 @@ A new way to show a cell is a name here with its text in ``_FORMATS``, and its f
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from html import escape
 from typing import Any
 
 import numpy as np
 
 from ..ground.errors import printable
-from ..ground.frozen import immutable
 from ..ground.units import PS_PER_SECOND, format_bytes, format_ps
 from ..nouns.taskgraph import Floats
 
@@ -47,7 +46,7 @@ _FORMATS: Mapping[str, Callable[[Any], str]] = {
 }
 
 
-@immutable
+@dataclass(frozen=True, slots=True)
 class Table:
     """Rows of cells; ``columns`` says by title how their cells are shown (TEXT, COUNT, ...).
 
@@ -187,7 +186,7 @@ def change(before: float, after: float) -> float | None:
     return (after - before) / before if before else None if after else 0.0
 
 
-@immutable
+@dataclass(frozen=True, slots=True)
 class Goal:
     """A column to be as small as may be, or as large (``upward``), and how people call that."""
 
@@ -209,7 +208,7 @@ ONE_DEVICE, PRESENT = "one device", "the scenario's strategy"
 """The names under which people read the references of a search."""
 
 
-@immutable
+@dataclass(frozen=True, slots=True)
 class Ranking:
     """Rows by their numbers: fitting rows, the best first, the rows of the front in this order, and
     the rest; the goals that decide.

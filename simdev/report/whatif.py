@@ -32,7 +32,6 @@ from ..execution.engine import choose, simulate
 from ..execution.factors import in_steps, of_step
 from ..execution.period import follow_one_another, in_step, simulate_lowered, step_time_ps
 from ..execution.scenario import Scenario, execute, of_every_device, prepare
-from ..ground.frozen import immutable
 from ..lowering import LoweredStep, Prepared, iterated, lower_step, without_short
 from ..lowering.symmetry import Symmetry
 from ..nouns.fabric import LINK_QUEUES
@@ -53,7 +52,7 @@ from .report import Report, run
 BALANCED = ("model-parallel", "expert")  # short forms that cut layers into stages of equal time
 
 
-@immutable
+@dataclass(frozen=True, slots=True)
 class OpSelection:
     """The ops of a class on a device, by its index (None: of any)."""
 
@@ -61,7 +60,7 @@ class OpSelection:
     device: int | None = None
 
 
-@immutable
+@dataclass(frozen=True, slots=True)
 class FasterStep:
     """A scenario lowered to one step, of which something takes 1 / ``factor`` of its time.
 
@@ -179,7 +178,7 @@ MOST = 48  # so many devices and queues, the busiest
 MOST_LINKS = 16  # so many links, the busiest: each needs a lowering of its own
 
 
-@immutable
+@dataclass(frozen=True, slots=True)
 class WhatIf:
     """One answer: what is of this ``kind`` (device, links, link, queue, op class, phase, hosts,
     resource) and name made faster.
@@ -196,7 +195,7 @@ class WhatIf:
     gain: float
 
 
-@immutable
+@dataclass(frozen=True, slots=True)
 class _Case:
     """Something to make faster, and the step time (ps) with it, by an engine."""
 

@@ -9,13 +9,13 @@ shares the chains alone.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from math import inf
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.random import Generator
 
-from ..ground.frozen import immutable
 from ..nouns.taskgraph import Floats, Ints
 from ..oracle import Oracle
 from .chains import Chain, run_chains
@@ -78,7 +78,7 @@ def cool(trial: Trial, moves: Moves, placement: Ints, hot: float, begin: float, 
         moves.block(hot * COOLING**cooled)
 
 
-@immutable
+@dataclass(frozen=True, slots=True)
 class Cooling:
     """Annealing in chains (a Walker)."""
 

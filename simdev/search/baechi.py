@@ -7,11 +7,11 @@ methods.py names ``m_topo``, ``m_etf`` and ``m_sct``. The clock of the latter tw
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from math import inf
 
 import numpy as np
 
-from ..ground.frozen import immutable
 from ..nouns.taskgraph import Floats, Ints, Rows
 from .fitting import place_and_fit
 from .instance import Instance, held_of
@@ -28,7 +28,7 @@ THRESHOLD = 0.1
 LP_SECONDS = 60.0
 
 
-@immutable(eq=False)
+@dataclass(frozen=True, slots=True, eq=False)
 class Relaxed:
     """The optimum of the relaxed program: ``delayed`` by edge (0: favourite child), and its
     makespan in ps.

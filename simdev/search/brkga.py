@@ -14,7 +14,6 @@ import numpy as np
 from numpy.random import Generator
 
 from ..ground.errors import InputError
-from ..ground.frozen import immutable
 from ..nouns.taskgraph import Bools, Floats, Ints
 from .learners import bounded
 from .space import Rank, rank_of
@@ -23,7 +22,7 @@ from .trial import Trial, rounds
 # The settings of the genetic algorithm.
 
 
-@immutable
+@dataclass(frozen=True, slots=True)
 class Settings:
     """Sizes of the population. Goncalves and Resende (2011, section 2) recommend the ranges that
     are told here (recalled); what is chosen within them is ours.

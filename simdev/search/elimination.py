@@ -11,19 +11,19 @@ OptCNN (``soap/optcnn.py``) and Tofu (``tofu/plan.py``) call ``minimise``.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 from math import prod
 
 import numpy as np
 
-from ..ground.frozen import immutable
 from ..nouns.taskgraph import Floats, Ints
 
 MOST = 4_000_000  # entries of a table that elimination may make
 BEAM = 2000  # partial choices that the beam keeps
 
 
-@immutable(eq=False)
+@dataclass(frozen=True, slots=True, eq=False)
 class Term:
     """A table of costs over some variables, one axis each; no variable twice."""
 
@@ -31,7 +31,7 @@ class Term:
     table: Floats
 
 
-@immutable
+@dataclass(frozen=True, slots=True)
 class Solved:
     """A value for each variable, and their cost.
 

@@ -13,7 +13,6 @@ from itertools import permutations
 
 import numpy as np
 
-from ..ground.frozen import immutable
 from ..lowering import Prepared
 from ..nouns.fabric import Segment, transfer_ps
 from ..nouns.graph import Graph
@@ -144,7 +143,7 @@ class Instance:
         return np.argsort(order, kind="stable")  # the inverse of a permutation
 
 
-@immutable(eq=False)
+@dataclass(frozen=True, slots=True, eq=False)
 class _Routes:
     """``class_of`` and ``held`` by source and destination; routes of one class have the same
     times.
@@ -156,7 +155,7 @@ class _Routes:
     held: Rows
 
 
-@immutable(eq=False)
+@dataclass(frozen=True, slots=True, eq=False)
 class Held:
     """The bytes that the nodes of an instance hold: an estimate from above, for placers that plan.
 

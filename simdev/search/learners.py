@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, field, fields
+from dataclasses import asdict, dataclass, field, fields
 from importlib.util import find_spec
 from math import isfinite, nan
 from reprlib import repr as brief
@@ -21,7 +21,6 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from ..files.reading import PathLike
 from ..ground.errors import InputError, install_line, prefixed, refuse
-from ..ground.frozen import immutable
 from ..ground.jobs import is_serial, require_joblib
 from ..ground.units import exact, parse_whole
 from .methods import METHODS, name_of
@@ -31,7 +30,7 @@ from .trial import AUTO, RANDOM, SHARE, Learning
 OF_POLICIES = ("policy", "train")  # options that go with learners of policies alone
 
 
-@immutable
+@dataclass(frozen=True, slots=True)
 class LearnerOptions:
     """The options of learners that a caller of ``search`` gives; None: not given."""
 

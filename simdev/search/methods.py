@@ -8,16 +8,16 @@ from __future__ import annotations
 
 from collections import UserDict
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import cached_property
 from pkgutil import resolve_name
 from typing import Any
 
-from ..ground.frozen import immutable
 from ..ground.registry import provided
 from .trial import Trial
 
 
-@immutable
+@dataclass(frozen=True, slots=True)
 class Method:
     """A method: a ``path`` "module:function" below ``simdev``, imported when it is run.
 

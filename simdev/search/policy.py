@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any, Protocol
 
@@ -18,7 +19,6 @@ from numpy.typing import NDArray
 from ..files.reading import PathLike, label
 from ..files.writing import replacing
 from ..ground.errors import InputError, install_line, reason_of, within
-from ..ground.frozen import immutable
 from ..ground.version import __version__
 from ..oracle import Oracle
 
@@ -32,7 +32,7 @@ _NOTED: dict[str, type] = {
 }  # fmt: skip
 
 
-@immutable(eq=False)
+@dataclass(frozen=True, slots=True, eq=False)
 class SavedPolicy:
     """The weights of a policy (arrays by name), and where they belong.
 

@@ -7,11 +7,11 @@ field belongs there and in ``run_of``, too.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ..execution.check import Violation, check
 from ..execution.period import simulate_strategy
-from ..ground.frozen import immutable
 from ..nouns.strategy import Strategy
 from ..oracle import Cost, Oracle, cost_of
 from .policy import SavedPolicy
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-@immutable(eq=False)
+@dataclass(frozen=True, slots=True, eq=False)
 class Result:
     """The best strategy of a search, its cost, and how it came there.
 

@@ -25,7 +25,6 @@ from typing import Any, Self
 import numpy as np
 
 from ..ground.errors import DeadlockError, InputError
-from ..ground.frozen import immutable
 from ..nouns.strategy import Strategy, resolve_placement
 from ..nouns.taskgraph import Bools, Ints
 from ..oracle import Cost, Oracle
@@ -41,7 +40,7 @@ class SpentError(Exception):
     """
 
 
-@immutable
+@dataclass(frozen=True, slots=True)
 class Chaining:
     """How many walks go on side by side (chains.py), and how many processes work on them."""
 
@@ -209,7 +208,7 @@ class SearchProblem:
         return row, split
 
 
-@immutable
+@dataclass(frozen=True, slots=True)
 class Point:
     """An improvement: the step time and bytes over of a new best answer, and how many evaluations
     and CPU seconds were used by then.
@@ -250,7 +249,7 @@ AUTO, RANDOM = "auto", "random"
 SHARE = 0.2  # of the budget that a warm start may use; ours
 
 
-@immutable(eq=False)
+@dataclass(frozen=True, slots=True, eq=False)
 class Learning:
     """The checked options of a learner, and the placement that it begins with.
 

@@ -12,12 +12,12 @@ import platform
 import time
 import weakref
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from hashlib import blake2b
 from typing import Any
 
 from ..ground.errors import InputError
-from ..ground.frozen import immutable
 from ..ground.jobs import is_serial, require_joblib
 from .sweep.journal import Memo
 from .trial import Budget
@@ -92,7 +92,7 @@ class Workers:
         return dict(zip(calls, answers, strict=True))
 
 
-@immutable
+@dataclass(frozen=True, slots=True)
 class _Answer:
     """The value or error of a call, the process that answered, and its CPU seconds."""
 

@@ -6,7 +6,6 @@ import copy
 import json
 import pickle
 from collections.abc import Callable, Iterator
-from dataclasses import FrozenInstanceError, field, fields, replace
 from fractions import Fraction
 from functools import cache
 from typing import Any
@@ -32,7 +31,7 @@ from simdev import (
 from simdev.costs import DeviceSpec, Efficiency, Profile, Row
 from simdev.costs.collectives import CollectiveTable
 from simdev.execution.scenario import fingerprint, prepare
-from simdev.ground.frozen import FrozenDict, frozen, immutable
+from simdev.ground.frozen import FrozenDict, frozen
 from simdev.nouns.memory import MemoryModel
 from simdev.nouns.strategy import Collectives, Configuration, Order
 from simdev.nouns.strategy.parallelism import Parallelism
@@ -309,34 +308,3 @@ def test_a_session_keeps_its_start_when_the_array_is_written_into() -> None:
     session.propose(1, 2)
     session.reject()
     assert session.placement.tolist() == [0] * len(start)
-
-
-@immutable
-class Point:
-    x: int
-    seen: tuple[int, ...] = field(default=(), compare=False)
-
-
-@immutable(eq=False)
-class Column:
-    values: list[int]
-
-
-def test_an_immutable_class_is_a_frozen_dataclass_with_slots() -> None:
-    point = Point(1)
-    assert (point, hash(point), repr(point)) == (
-        Point(1, (2,)),
-        hash(Point(1)),
-        "Point(x=1, seen=())",
-    )
-    assert (replace(point, x=2).x, [each.name for each in fields(Point)]) == (2, ["x", "seen"])
-    with pytest.raises(FrozenInstanceError):
-        point.x = 2  # type: ignore[misc]
-    assert not hasattr(point, "__dict__")
-
-
-def test_an_immutable_class_may_compare_by_identity() -> None:
-    column = Column([1])
-    assert column == column
-    assert column != Column([1])
-    assert len({column, Column([1])}) == 2

@@ -385,8 +385,8 @@ def _most_rings(lanes: Lanes) -> Rings:
 
 
 def _rings(lanes: Lanes) -> Rings:
-    """As many rings as are found. Pairs of opposite rings are tried first, for they are found
-    quickly; then single rings, if there may be more of them.
+    """The largest set of rings that is found. Pairs of opposite rings are tried first, for they are
+    found quickly; then single rings, if there may be more of them.
     """
     most = min(MAX_RINGS, *map(sum, lanes), *map(sum, zip(*lanes, strict=True)))
     pairs = most // 2 if lanes == tuple(zip(*lanes, strict=True)) else 0

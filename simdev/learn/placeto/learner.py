@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from copy import deepcopy
+from dataclasses import dataclass
 from math import log
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from ...ground.frozen import immutable
 from ...nouns.taskgraph import Floats, Ints
 from ...oracle import Cost, Oracle
 from ...search.features import features_of
@@ -151,7 +151,7 @@ class Task:
         return begins
 
 
-@immutable(eq=False)
+@dataclass(frozen=True, slots=True, eq=False)
 class Played:
     """E episodes that ended: ``states`` of their W moments, ``devices`` [W, E, n] that were chosen,
     ``counts`` [W, n] whether there was a visit (the last moment of a pass may have fewer), their

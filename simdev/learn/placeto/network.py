@@ -8,6 +8,7 @@ The learner beside it is its one caller. The features of groups come from
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
@@ -15,7 +16,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import embedding_bag, one_hot
 
-from ...ground.frozen import immutable
 from ...nouns.taskgraph import Floats, Ints
 from ...search.features import Nodes, ancestors_of
 from ..policy import BARRED
@@ -24,7 +24,7 @@ from ..settings import PlacetoSettings
 RELATIONS = 3  # ancestors, descendants, the others
 
 
-@immutable(eq=False)
+@dataclass(frozen=True, slots=True, eq=False)
 class Structure:
     """G groups and D devices as tensors.
 
@@ -82,7 +82,7 @@ def _shares(values: Floats) -> Floats:
     return values / (values.max(initial=0.0) or 1.0)
 
 
-@immutable(eq=False)
+@dataclass(frozen=True, slots=True, eq=False)
 class States:
     """Placements under way: W moments of each of E episodes, at which n groups are visited.
 

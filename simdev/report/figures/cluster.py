@@ -10,12 +10,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from ...ground.frozen import immutable
 from ...ground.units import format_bandwidth, format_capacity, format_seconds
 from ...nouns.cluster import Cluster, Device, Link
 from .style import DEVICES, Theme, dress, new_figure, plain
@@ -32,7 +31,7 @@ BEHIND, BESIDE = 0.05, 0.14  # between the boxes of a stack, between lines side 
 LETTER = 0.11  # of a panel's title; a node of one device is no wider than its box
 
 
-@immutable
+@dataclass(frozen=True, slots=True)
 class Box:
     """A device at its place; ``width`` in devices, ``switch`` where it runs no op.
 
@@ -49,7 +48,7 @@ class Box:
     count: int = 1
 
 
-@immutable
+@dataclass(frozen=True, slots=True)
 class Wire:
     """``count`` links of one kind from one place to another; ``arc`` where they join two devices of
     a row.
@@ -63,7 +62,7 @@ class Wire:
     count: int = 1
 
 
-@immutable
+@dataclass(frozen=True, slots=True)
 class Panel:
     """The frame of a node: its title, left, right, bottom and top."""
 
@@ -71,7 +70,7 @@ class Panel:
     bounds: tuple[float, float, float, float]
 
 
-@immutable
+@dataclass(frozen=True, slots=True)
 class ClusterPicture:
     """All shapes that are drawn of a cluster, in units of one device.
 

@@ -10,13 +10,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from ...ground.frozen import immutable
 from ...nouns.taskgraph import Floats
 from ..measures.spans import runs
 from .rows import GanttRow, coverage, critical_marks, long_borders, merge_neighbours
@@ -57,7 +56,7 @@ NAMED_ROWS = 110  # beyond, rows are thinner than their names, and only those th
 TALLEST = 14.0  # inches: rows of a higher chart are thinner
 
 
-@immutable
+@dataclass(frozen=True, slots=True)
 class Look:
     """How spans are drawn: their colour, how far they reach from the middle of their row (-1 to 1,
     downwards), and whether they are hatched, as what is idle.
@@ -85,7 +84,7 @@ class Label(NamedTuple):
     names: tuple[str, ...]
 
 
-@immutable(eq=False)
+@dataclass(frozen=True, slots=True, eq=False)
 class Gantt:
     """All that a chart shows from ``begin_ps`` to ``end_ps``.
 

@@ -7,12 +7,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ...ground.errors import InputError
-from ...ground.frozen import immutable
 from ...ground.units import format_bytes
 from ...nouns.trace import DeviceMemory, Trace
 from ..measures.spans import envelope, shown_devices, step_parts
@@ -37,7 +37,7 @@ COLUMNS = 2_000  # parts of the step, of each of which the envelope has the high
 IN_SIGHT = 2.0  # a capacity above this multiple of the peak is in the legend only
 
 
-@immutable(eq=False)
+@dataclass(frozen=True, slots=True, eq=False)
 class Curve:
     """The memory of ``count`` devices of equal levels at all times; that of the first of them."""
 

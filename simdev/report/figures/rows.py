@@ -10,14 +10,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ...ground.frozen import immutable
 from ...nouns.taskgraph import Bools, Floats, Ints
 from ..measures.spans import apart, runs, shares_between
 
@@ -29,7 +28,7 @@ LONG = 6  # pixels: from this length a border tells a span from the next of its 
 MOST_LINKS = 16  # rows of links; the others, those that carry for the shortest time, share one
 
 
-@immutable(eq=False)
+@dataclass(frozen=True, slots=True, eq=False)
 class GanttRow:
     """One row of spans; of each the ``start`` and ``finish`` in ps, and the ``look``, an index into
     the looks of the chart.
@@ -194,7 +193,7 @@ def folded(rows: Sequence[GanttRow], pixel_ps: float) -> tuple[GanttRow, ...]:
     return (*(row for row in named if row.computes), rest_of_rows)
 
 
-@immutable(eq=False)
+@dataclass(frozen=True, slots=True, eq=False)
 class Folded:
     """All rows of one device, or of one link, drawn for ``count`` that are alike; ``first`` is the
     first row of the first of them.

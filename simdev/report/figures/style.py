@@ -8,13 +8,12 @@ on dark paper itself (``page/assets/theme.js``): THEMES is of pictures alone.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from ...ground.errors import InputError
-from ...ground.frozen import immutable
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist
@@ -54,7 +53,7 @@ DEVICES = (
 )
 
 
-@immutable
+@dataclass(frozen=True, slots=True)
 class Theme:
     """The colours of all that is no data: ``paper`` below, ``ink`` of texts, ``faint`` of what is
     less important, ``rule`` of lines between, ``grid``, the ``panel`` and ``box`` of drawings.

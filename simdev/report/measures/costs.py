@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 
 from ...costs import MEMORY_PASS, MEMORY_PASS_ERROR, CostMiss
-from ...ground.frozen import immutable
 from ...ground.units import PS_PER_SECOND
 from ...lowering.origins import HostOrigins
 from ...nouns.memory import MemoryModel
@@ -23,7 +23,7 @@ from .usage import Devices
 LEAST = 0.0005  # share of a time that is told
 
 
-@immutable
+@dataclass(frozen=True, slots=True)
 class Costs(Section):
     """Where the times of ops come from: ``rungs`` is the share of the op time by rung, ``misses``
     are the estimates, ``rel_err`` the expected relative error (None: not known).

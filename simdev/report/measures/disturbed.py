@@ -7,14 +7,13 @@ speed of their like. Noise is drawn in ``execution/disturbances.py``.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 
 from ...execution.period import step_time_ps
 from ...execution.scenario import Scenario, execute
-from ...ground.frozen import immutable
 from ...ground.units import PS_PER_SECOND, format_ps, format_seconds
 from ...nouns.taskgraph import COLLECTIVE, DISPATCH, SYNC, TRANSFER, Ints
 from ...nouns.trace import Trace
@@ -28,7 +27,7 @@ WAITS_NOTE = (
 )
 
 
-@immutable
+@dataclass(frozen=True, slots=True)
 class Disturbed(Section):
     """The step beside the one without stragglers, noise and pauses."""
 

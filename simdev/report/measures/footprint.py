@@ -20,13 +20,12 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
-from ...ground.frozen import immutable
 from ...ground.units import format_bytes, format_ps
 from ...nouns.graph import PHASES
 from ...nouns.memory import MemoryModel
@@ -278,7 +277,7 @@ Event = tuple[int, bool, int]
 """(ps, whether it allocates, buffer)."""
 
 
-@immutable
+@dataclass(frozen=True, slots=True)
 class AllocatorUse:
     """The caching allocator of one device over a step: peaks in bytes.
 
@@ -386,7 +385,7 @@ class _OneStep:
             self.allocator.free(address)
 
 
-@immutable
+@dataclass(frozen=True, slots=True)
 class _Step:
     """The buffers of a device in one step of a training loop, by how long they live.
 
@@ -509,7 +508,7 @@ class _StepsInARow(_OneStep):
         return others
 
 
-@immutable
+@dataclass(frozen=True, slots=True)
 class Footprint(Section):
     """How memory was counted, and where PyTorch's rounding was asked for, what its allocator
     reserves, by device.

@@ -7,6 +7,7 @@ It is there where a scenario tells ``failures``. The page draws ``curve``
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -22,7 +23,6 @@ from ...execution.goodput import (
     goodput_of,
 )
 from ...execution.scenario import Scenario
-from ...ground.frozen import immutable
 from ...ground.units import PS_PER_SECOND, format_duration, format_number
 from ...nouns.failures import Failures
 from ..table import SHARE, TEXT, Json, Table
@@ -33,7 +33,7 @@ REACH, POINTS = 16, 33  # of the curve: up to 16 times the best interval, in so 
 TICKS = (1, 10, 60, 600, 3600, 6 * 3600, DAY, 10 * DAY, 100 * DAY)
 
 
-@immutable
+@dataclass(frozen=True, slots=True)
 class LongRun(Section):
     """Days of training by steps of one length on machines that fail."""
 

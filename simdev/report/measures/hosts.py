@@ -8,9 +8,8 @@ each device waits is measured in ``usage``.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from ...ground.frozen import immutable
 from ...ground.units import format_ps
 from ...lowering.origins import HostOrigins
 from ...lowering.symmetry import Symmetry
@@ -29,7 +28,7 @@ on each on a good machine, 20 to 100 with modules and autograd on a slow one.
 HELD = 0.05  # share of the step that launches hold, from which on it is told on the first screen
 
 
-@immutable
+@dataclass(frozen=True, slots=True)
 class HostUse:
     """A host's thread over a step: so many ``dispatches``, busy for ``busy_ps``, which is the share
     ``utilization`` of the step.
@@ -66,7 +65,7 @@ def every_thread(
     )
 
 
-@immutable
+@dataclass(frozen=True, slots=True)
 class Hosts(Section):
     """The threads that dispatch ops, and the origin of their times (``origins``, None: unknown);
     launches hold the share ``held`` of the step.
@@ -135,7 +134,7 @@ class Hosts(Section):
         }
 
 
-@immutable
+@dataclass(frozen=True, slots=True)
 class Idle(Section):
     """The idle time of working devices, as shares of their time: ``exposed`` communication, waiting
     for hosts alone (``hosted``), the ``bubble``, in which others compute for them, and all three

@@ -9,10 +9,10 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 
 import numpy as np
 
-from ...ground.frozen import immutable
 from ...lowering.build import GRADIENT_OF, STATE_OF
 from ...nouns.graph import Graph
 from ...nouns.semantics import is_linear, traits_of
@@ -30,7 +30,7 @@ REST = "the framework"  # what no tensor of a module holds: workspaces
 OPTIMIZER = "the optimizer"
 
 
-@immutable
+@dataclass(frozen=True, slots=True)
 class Calls:
     """The collectives and messages of one kind in modules that differ by their numbers alone.
 
@@ -47,7 +47,7 @@ class Calls:
     exposed_ps: int
 
 
-@immutable
+@dataclass(frozen=True, slots=True)
 class Modules(Section):
     """The communication of modules, the most exposed first; ``memory`` by module and kind of buffer
     what the fullest device (``device``) holds at its peak.

@@ -26,13 +26,13 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import NamedTuple
 
 import numpy as np
 
 from ...execution.period import ready_ps
-from ...ground.frozen import immutable
 from ...ground.units import PS_PER_SECOND
 from ...nouns.taskgraph import Ints, TaskGraph
 from ...nouns.trace import Trace
@@ -190,7 +190,7 @@ def critical_path(trace: Trace, window: Window | None = None) -> tuple[Segment, 
     return tuple(segments)
 
 
-@immutable
+@dataclass(frozen=True, slots=True)
 class CriticalPath(Section):
     """The critical path of a step: its ``segments`` tile the window, ``blame`` has by BLAMES the ps
     of one step, which add up to the step time.

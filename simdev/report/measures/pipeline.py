@@ -14,12 +14,12 @@ The schedules themselves are in ``nouns/schedules``.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from fractions import Fraction
 
 import numpy as np
 
 from ...execution.period import Steady, steady_rounds
-from ...ground.frozen import immutable
 from ...ground.units import PS_PER_SECOND, format_ps
 from ...nouns.schedules import BACKWARD, FORWARD, WEIGHT, Action, Schedule, weight_versions
 from ...nouns.taskgraph import SYNC, Ints
@@ -28,7 +28,7 @@ from ..table import BYTES, COUNT, NUMBER, SHARE, TEXT, TIME, Json, Table, fields
 from .section import Places, Section, Step
 
 
-@immutable
+@dataclass(frozen=True, slots=True)
 class RankUse:
     """One rank: ``busy_ps``, first ``start_ps``, last ``finish_ps``, and what lives at most at
     once.
@@ -53,7 +53,7 @@ class RankUse:
         return self.finish_ps - self.start_ps
 
 
-@immutable
+@dataclass(frozen=True, slots=True)
 class PipelineUse(Section):
     """The measures of a pipeline's trace; times in ps.
 

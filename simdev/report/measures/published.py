@@ -28,7 +28,6 @@ from math import expm1, log
 from statistics import fmean
 
 from ...files.reading import PRESETS
-from ...ground.frozen import immutable
 from ...nouns.cluster import Cluster
 from ...nouns.models.large import Transformer
 from ..table import Json
@@ -130,7 +129,7 @@ def published_runs() -> Sequence[PublishedRun]:
     return [PublishedRun(*line) for line in json.loads(FILE.read_text("utf-8"))["steps"]]
 
 
-@immutable
+@dataclass(frozen=True, slots=True)
 class Likeness:
     """The keys by which published runs are like a step (``matched``), and the keys by which too few
     are (``unmatched``), with the step's values.
@@ -158,7 +157,7 @@ class Likeness:
         return asdict(self)
 
 
-@immutable
+@dataclass(frozen=True, slots=True)
 class PublishedError(Likeness):
     """Errors of ``runs`` published runs: the mean of |simulated / published - 1|, and the least and
     the largest of the signed errors.
@@ -176,7 +175,7 @@ class PublishedError(Likeness):
         )
 
 
-@immutable
+@dataclass(frozen=True, slots=True)
 class LayoutError(Likeness):
     """How far the ratio of two layouts' steps was from the published ratio, in the mean over
     ``pairs`` of runs of one model, precision, device and software, and of one source unless

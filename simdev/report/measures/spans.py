@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ...execution.period import Steady
-from ...ground.frozen import immutable
 from ...nouns.taskgraph import (
     COLLECTIVE,
     DISPATCH,
@@ -31,7 +31,7 @@ from ...nouns.taskgraph import (
 from ...nouns.trace import DeviceMemory, Trace
 
 
-@immutable
+@dataclass(frozen=True, slots=True)
 class Window:
     """[begin_ps, end_ps) of a trace of ``traced`` steps: as long as ``steps`` of them together.
 
@@ -208,7 +208,7 @@ def computing(task_graph: TaskGraph) -> list[Ints]:
     return group(task_graph.tasks.source[tasks], tasks, len(task_graph.devices))
 
 
-@immutable
+@dataclass(frozen=True, slots=True)
 class Row:
     """One line of a timeline: its tasks in the order of time, none of which overlap.
 

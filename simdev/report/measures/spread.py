@@ -11,13 +11,13 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from ...costs.collectives import shipped_tables
 from ...execution.scenario import Outcome, Stage
-from ...ground.frozen import immutable
 from ...ground.units import MAX_BYTES, PS_PER_SECOND
 from ...lowering.symmetry import Expanded, Symmetry
 from ...nouns.semantics import traits_of
@@ -29,7 +29,7 @@ from .section import Places, Section, Step
 from .spans import sent_mask
 
 
-@immutable
+@dataclass(frozen=True, slots=True)
 class SplitCost:
     """One op that is split, or whose partial results are added up; or one that computes and stays
     whole beside these.
@@ -178,7 +178,7 @@ def sent_bytes(task_graph: TaskGraph, symmetry: Symmetry | None = None) -> int:
     return int(size[moves].sum()) + int((size[collectives] * (ranks - 1)).sum())
 
 
-@immutable
+@dataclass(frozen=True, slots=True)
 class Splits(Section):
     """The cost of splitting each op (``splits``), and the ops that stay whole although they take
     time (``whole``).
@@ -256,7 +256,7 @@ class Splits(Section):
         return {name: costs for name, costs in both.items() if costs}
 
 
-@immutable
+@dataclass(frozen=True, slots=True)
 class Stages(Section):
     """The stages of a pipeline over a graph."""
 
@@ -276,7 +276,7 @@ class Stages(Section):
         yield Table("Stages of the pipeline", columns, self.stages)
 
 
-@immutable
+@dataclass(frozen=True, slots=True)
 class Synchronisation(Section):
     """How many gradients a policy synchronises (None: there is no policy), and sentences on how,
     and on what collectives rest on.
@@ -354,7 +354,7 @@ def _of_policy(sync: Sync) -> str:
     return f"Parameters are averaged by {sync.policy} after {after}, {pieces}."
 
 
-@immutable
+@dataclass(frozen=True, slots=True)
 class Alike(Section):
     """The devices simulated in place of others that run alike, or why all were simulated."""
 

@@ -7,11 +7,11 @@ Reports, plans (``search/plan/outcome.py``) and sweeps take samples, tokens and 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from fractions import Fraction
 
 from ...execution.period import Steady
 from ...execution.scenario import Scenario
-from ...ground.frozen import immutable
 from ...ground.units import PS_PER_SECOND, format_number, format_seconds, parse_price
 from ...nouns.graph import Graph
 from ...nouns.semantics import traits_of
@@ -24,7 +24,7 @@ COSTS = ("cost_per_step", "cost_per_million_samples", "cost_per_million_tokens")
 """In dollars."""
 
 
-@immutable
+@dataclass(frozen=True, slots=True)
 class StepTime(Section):
     """How long a step takes, by which ``engine``."""
 
@@ -59,7 +59,7 @@ class StepTime(Section):
         return {"step_time_s": self.seconds, "step_time_ps": self.step_ps}
 
 
-@immutable
+@dataclass(frozen=True, slots=True)
 class Engine(Section):
     """Which engine ran the step."""
 
@@ -82,7 +82,7 @@ class Engine(Section):
         return self.engine
 
 
-@immutable
+@dataclass(frozen=True, slots=True)
 class Repeated(Section):
     """How steps follow one another, where several were simulated."""
 
@@ -120,7 +120,7 @@ class Repeated(Section):
         return self.steady.to_json()
 
 
-@immutable
+@dataclass(frozen=True, slots=True)
 class Throughput(Section):
     """The samples that a step of ``step_ps`` trains on, and the price of an hour of its devices.
 

@@ -20,12 +20,11 @@ colour in ``figures/charts.py``.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from ...costs import ROOFLINE
-from ...ground.frozen import immutable
 from ...ground.units import PS_PER_SECOND, format_ps
 from ...nouns.models.large import modules_again, uses_flash
 from ...nouns.models.large.roles import (
@@ -57,7 +56,7 @@ ROWS_SHOWN = 32
 SHORT_PS = 2 * 10**9  # of a layer's forward: vTrain's hosts needed 1.7 ms to dispatch one
 
 
-@immutable
+@dataclass(frozen=True, slots=True)
 class StageUse:
     """A rank of the pipeline: its device, its layers by stage, its time in ps by TERMS, and its
     memory.
@@ -85,7 +84,7 @@ class StageUse:
         }
 
 
-@immutable
+@dataclass(frozen=True, slots=True)
 class Training(Section):
     """The section of a report that only a large model's step has; shares 0 to 1.
 
@@ -327,7 +326,7 @@ def critical_rank(terms: Sequence[Terms]) -> int:
     return min(range(len(terms)), key=lambda rank: sum(terms[rank][name] for name in WAITING))
 
 
-@immutable
+@dataclass(frozen=True, slots=True)
 class Difference:
     """Step B beside step A, by the terms of their critical ranks in ps; each adds up to its
     step.

@@ -15,12 +15,11 @@ the page go through too). Memory is that of the trace (``nouns/trace.py``).
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
 
-from ...ground.frozen import immutable
 from ...ground.units import PS_PER_SECOND, format_bytes, format_ps
 from ...lowering.symmetry import IDLE, Symmetry
 from ...nouns.taskgraph import COLLECTIVE, DISPATCH, Bools, Ints, Rows, TaskGraph, distinct
@@ -46,7 +45,7 @@ DEVICES_SHOWN = 16
 LIVE_SHOWN = 10  # buffers, the largest of those that are live at the first overflow
 
 
-@immutable
+@dataclass(frozen=True, slots=True)
 class DeviceUse:
     """One device over the step: ``ops`` run, what tiles it, ``utilization`` = busy / step, its
     memory.
@@ -79,7 +78,7 @@ class DeviceUse:
         }
 
 
-@immutable
+@dataclass(frozen=True, slots=True)
 class LinkUse:
     """One queue or link over the step: ``transfers`` and ``bytes`` carried, ``busy_ps``,
     ``utilization`` = busy / step.
@@ -227,7 +226,7 @@ def _covered(time: Ints, begin: Ints, length: Ints) -> Ints:
     return covered
 
 
-@immutable(eq=False)
+@dataclass(frozen=True, slots=True, eq=False)
 class Carrier:
     """A carrier of transfers: a queue, a half-link or a pair of devices; ``start`` is when each
     task enters it (ps).
@@ -325,7 +324,7 @@ def every_link(uses: Sequence[LinkUse], symmetry: Symmetry) -> tuple[LinkUse, ..
     return (*used, *uses[count:])
 
 
-@immutable
+@dataclass(frozen=True, slots=True)
 class Devices(Section):
     """How every device of the cluster is used; ``shown`` marks the devices worth a row of the table
     (``shown_devices``). Each device represents so many ``copies``; ``members`` is how many ranks
@@ -413,7 +412,7 @@ def stands_for(copies: int, devices: int) -> str:
     return f" on the {devices:,} that stand for all" if copies > 1 else ""
 
 
-@immutable
+@dataclass(frozen=True, slots=True)
 class Memory(Section):
     """Whether the step fits, and what devices hold at their peaks; each of the devices represents
     so many ``copies``.
@@ -510,7 +509,7 @@ def _overflow_lines(memory: DeviceMemory, overflow: Overflow) -> Iterator[str]:
         yield f"    {format_bytes(sum(rest)):>12}  in {len(rest):,} more"
 
 
-@immutable
+@dataclass(frozen=True, slots=True)
 class Links(Section):
     """How every queue or link is used; ``count`` transfers of ``bytes`` in all. Each of ``devices``
     represents so many ``copies``.

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import PurePath
 from typing import Any
 
@@ -22,7 +22,6 @@ from ...execution.scenario import Outcome, Scenario, load_scenario, prepare
 from ...files import read_run
 from ...files.reading import label, read_json, shown
 from ...ground.errors import InputError
-from ...ground.frozen import immutable
 from ...ground.units import Number, format_bytes, format_ps, format_seconds
 from ...lowering import split
 from ...nouns.draws import PERCENTS, TIE_MEANING, Draws, is_tie, percentiles, wins
@@ -109,7 +108,7 @@ BINS = 40  # of a histogram
 ROWS = 2_000  # of a table that has a row an op
 
 
-@immutable
+@dataclass(frozen=True, slots=True)
 class Subject:
     """One step to report on: its name, what its trace means, and where it comes from.
 

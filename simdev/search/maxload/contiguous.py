@@ -35,7 +35,6 @@ from typing import NamedTuple
 import numpy as np
 
 from ...ground.errors import InputError
-from ...ground.frozen import immutable
 from ...nouns.structure import before_of, components, topological
 from ...nouns.taskgraph import Floats, Ints
 from ..ideals import MOST, Due, bits, chain, ideals, leaves, nested, packed, table, unhurried
@@ -127,7 +126,7 @@ def _tied(problem: MaxLoadProblem, block: Ints) -> list[tuple[int, int]]:
     return [(int(first[a]), int(first[b])) for a, b in edges]
 
 
-@immutable
+@dataclass(frozen=True, slots=True)
 class Split:
     """A contiguous split: devices by op, and the largest load in ms.
 

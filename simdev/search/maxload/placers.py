@@ -13,14 +13,13 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import inf, isfinite
 from typing import Any
 
 import numpy as np
 
 from ...ground.errors import InputError, SimdevError
-from ...ground.frozen import immutable
 from ..solver import Program, attended, scipy
 from ..trial import SpentError, Trial
 from .contiguous import blocks_of, nets_of, splits
@@ -33,7 +32,7 @@ FAILED = 4  # the solver's status where its numbers trouble it
 SLACK = 1e-3  # relative, of the bound on all times: a tight one troubles the solver
 
 
-@immutable
+@dataclass(frozen=True, slots=True)
 class Solved:
     """Devices by op (None: no assignment was found), the objective in ms, and what no assignment
     can go below.

@@ -9,6 +9,7 @@ pipelines goes there.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from fractions import Fraction
 from functools import cache, partial
 from itertools import pairwise
@@ -19,7 +20,6 @@ import numpy as np
 
 from ...execution.engine import simulate
 from ...ground.errors import InputError
-from ...ground.frozen import immutable
 from ...ground.units import PS_PER_SECOND
 from ...lowering.pipeline import Site, pipeline_task_graph
 from ...nouns.schedules import Schedule, StageTimes, round_robin
@@ -40,7 +40,7 @@ ROUNDS = (4, 8, 16, 32, 64)  # to simulate beside what is in flight, one number 
 MOST_ACTIONS = 40_000  # of a simulation: some seconds
 
 
-@immutable
+@dataclass(frozen=True, slots=True)
 class Execution:
     """The figures of an executed plan; times of a minibatch in seconds.
 

@@ -8,13 +8,13 @@ The price of a stage's replicas is counted twice, alike: while the tables are fi
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from math import inf, prod
 from typing import NamedTuple
 
 import numpy as np
 
 from ...ground.errors import InputError
-from ...ground.frozen import immutable
 from ...nouns.structure import before_of, components, topological, unit_of
 from ...nouns.taskgraph import Bools, Floats
 from ...oracle import Oracle
@@ -22,7 +22,7 @@ from ..ideals import Due, bits, ideals, leaves, nested, packed, table, unhurried
 from ..space import mean_ps
 
 
-@immutable
+@dataclass(frozen=True, slots=True)
 class Profile:
     """The figures of groups of ops that the planner reads: forward and backward seconds, bytes that
     forward ops make, parameters.
@@ -36,7 +36,7 @@ class Profile:
     order: tuple[tuple[int, int], ...]
 
 
-@immutable
+@dataclass(frozen=True, slots=True)
 class Level:
     """``count`` machines joined at ``bandwidth`` bytes per second, each made of the level below."""
 
@@ -117,7 +117,7 @@ WORK = 5 * 10**9  # comparisons; beyond it there are fewer ideals too
 CELLS = 1 << 20  # of a table at a time
 
 
-@immutable
+@dataclass(frozen=True, slots=True)
 class Stage:
     """A stage of the pipeline: its groups of ops, its machines in the order in which minibatches
     take them, and seconds.
@@ -138,7 +138,7 @@ class Stage:
         return len(self.machines)
 
 
-@immutable
+@dataclass(frozen=True, slots=True)
 class Partition:
     """Stages in order, the period of the pipeline in seconds, and whether every ideal was looked
     at.

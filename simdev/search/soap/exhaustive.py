@@ -23,7 +23,6 @@ from math import prod
 
 import numpy as np
 
-from ...ground.frozen import immutable
 from ...lowering import lower_prepared, split
 from ...nouns.semantics import effects_of, is_linear
 from ...nouns.strategy import Strategy, Sync
@@ -378,7 +377,7 @@ class _Open:
         return np.column_stack((rows[row], choice)), bounds[row, choice]
 
 
-@immutable
+@dataclass(frozen=True, slots=True)
 class _Table:
     """A table over layers that are configured by now."""
 
@@ -392,7 +391,7 @@ class _Table:
         return self.values[tuple(columns[layer] for layer in self.scope)]
 
 
-@immutable
+@dataclass(frozen=True, slots=True)
 class _Link:
     """How an op waits for another.
 

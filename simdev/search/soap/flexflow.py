@@ -10,12 +10,11 @@ and when it returns to its best, each of the two says for itself.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
 from ...ground.errors import InputError
-from ...ground.frozen import immutable
 from ...lowering import expanded
 from ...nouns.strategy import Configuration, Strategy, resolve_partition
 from ...oracle import Cost
@@ -32,7 +31,7 @@ RETURNS = 10  # times that a walk goes back to its best
 ROUNDING = 1e-9  # relative: no limit is below what may be accepted
 
 
-@immutable
+@dataclass(frozen=True, slots=True)
 class Space:
     """The space of a search: the configurations of every layer."""
 
@@ -186,7 +185,7 @@ def _drawn(trial: Trial, walk: SplitWalk, movable: Sequence[int]) -> list[Config
     return [*walk.state[:number], chosen, *walk.state[number + 1 :]]
 
 
-@immutable
+@dataclass(frozen=True, slots=True)
 class Walking:
     """The walks in chains (a Walker): each round begins at the best state of its chain."""
 

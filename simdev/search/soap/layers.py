@@ -22,7 +22,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...ground.errors import InputError
-from ...ground.frozen import immutable
 from ...lowering.partition.geometry import Reading, followed_axis, stored
 from ...lowering.partition.problem import SplitProblem
 from ...nouns.cluster import Cluster
@@ -52,7 +51,7 @@ Degrees = tuple[tuple[str, int], ...]
 """Degrees by axis, above 1, in the order of the op's axes."""
 
 
-@immutable
+@dataclass(frozen=True, slots=True)
 class Layer:
     """One decision: the forward ops of one configuration, their followers, and the backward ops of
     all of these.

@@ -15,6 +15,7 @@ gradients (``nouns.strategy.sync``) counts as an all-reduce until ``Wires`` know
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import permutations
 from math import inf, prod
 from time import process_time
@@ -22,7 +23,6 @@ from time import process_time
 import numpy as np
 
 from ...costs import PHASE_CODES, profile_key
-from ...ground.frozen import immutable
 from ...ground.units import PS_PER_SECOND
 from ...lowering import Prepared
 from ...lowering.collective import ALL_REDUCE
@@ -97,7 +97,7 @@ def named(layer: Layer, degrees: Degrees) -> dict[str, int]:
     return {names[axis]: degree for axis, degree in degrees}
 
 
-@immutable(eq=False)
+@dataclass(frozen=True, slots=True, eq=False)
 class Tables:
     """Seconds over the ``choices`` of each layer: ``compute`` (t_C) and ``sync`` (t_S).
 

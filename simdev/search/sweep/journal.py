@@ -39,6 +39,7 @@ import zlib
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
 from functools import cache, cached_property, partial
 from hashlib import blake2b, sha256
 from types import TracebackType
@@ -47,7 +48,6 @@ from typing import Any, Generic, NamedTuple, TypeVar
 from ...files.reading import PathLike
 from ...ground import PACKAGE
 from ...ground.errors import InputError, SimdevError, reason_of, steered
-from ...ground.frozen import immutable
 from ...ground.jobs import Died, finished, is_serial
 from ...ground.version import __version__
 
@@ -365,7 +365,7 @@ def bug(error: Exception) -> str:
     return f"a bug in simdev, not in your files: {type(error).__name__}: {error}"
 
 
-@immutable
+@dataclass(frozen=True, slots=True)
 class Loop(Generic[J]):
     """A loop under way: ``answer`` is called with every job that the journal has no row of, here or
     in workers; up to ``few`` jobs are answered here in any case.

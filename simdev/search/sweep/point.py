@@ -13,7 +13,7 @@ import json
 import os
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from copy import deepcopy
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from functools import cache
 from math import prod
@@ -26,7 +26,6 @@ from ...files.reading import PathLike, label, read_json, shown
 from ...files.scenario import PARTS, config_path, table_path
 from ...files.shape import VERSION
 from ...ground.errors import InputError, prefixed
-from ...ground.frozen import immutable
 from ...ground.units import is_count
 from ...nouns.strategy.parallelism import MOST, microbatches_of
 from .fields import Document, Read, opened, parse_path, with_field
@@ -94,7 +93,7 @@ Source = PathLike | Document | Scenario
 SINGLE = (str, os.PathLike, Mapping, Scenario)
 
 
-@immutable
+@dataclass(frozen=True, slots=True)
 class SweepPoint:
     """A job of a sweep: the scenario, ``digests`` of its parts, and the ``version`` of the engine
     that must answer.
@@ -114,7 +113,7 @@ class SweepPoint:
         return replace(self, key=key, draws=(draws, seed)) if draws else self
 
 
-@immutable
+@dataclass(frozen=True, slots=True)
 class Row:
     """A row to be: the scenario's name, the values set, and the point, or why there is none."""
 

@@ -14,7 +14,6 @@ from functools import cached_property
 from itertools import chain
 from math import prod
 
-from ...ground.frozen import immutable
 from ...lowering.partition.geometry import Reading
 from ...lowering.partition.problem import SplitProblem
 from ...nouns.cluster import Cluster
@@ -27,7 +26,7 @@ _Wires = tuple[tuple[int, int], ...]
 _Alike = tuple[str, Reading, _Wires, _Wires]
 
 
-@immutable
+@dataclass(frozen=True, slots=True)
 class Unit:
     """Ops that choose one axis together.
 

@@ -21,7 +21,6 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 
 from ...ground.errors import InputError
-from ...ground.frozen import immutable
 from ...nouns.semantics import (
     Region,
     Semantics,
@@ -72,7 +71,7 @@ class Side(NamedTuple):
     fetched: float
 
 
-@immutable(eq=False)
+@dataclass(frozen=True, slots=True, eq=False)
 class Cut:
     """A way to cut an op: along one axis into k parts. ``needs`` and ``makes`` are by part the
     regions of operands and outputs, ``effects`` by output what cutting does to it. ``following`` is
@@ -205,7 +204,7 @@ cut.
 """
 
 
-@immutable
+@dataclass(frozen=True, slots=True)
 class TofuPlan:
     """By step: the number of parts, and the bytes sent over all workers.
     ``exact``: every step was solved to its optimum. ``dimensions`` by step and tensor (-1: whole),
