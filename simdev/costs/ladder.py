@@ -33,7 +33,7 @@ turn in ``Estimates.cost`` or ``Estimates.estimates``. ``lowering/origins.py`` a
 means a single rung uses its constant: ROOFLINE (``lowering/hybrid/durations.py`` puts its own
 datasheet in place of that rung, so a new estimate below it has to be named there), MEMORY_PASS,
 and KNOWN for what is no estimate. ``docs/how-to/profiles.md``, ``benchmarks/ladder.py`` and
-``benchmarks/grids.py`` list rungs in words. Tests: ``tests/costs/test_ladder.py`` and its neighbours.
+``benchmarks/grids.py`` list rungs in words. Tests: ``tests/costs/test_ladder.py``.
 """
 
 from __future__ import annotations
@@ -234,11 +234,8 @@ class Estimates:
         """
         for kinds in ((device_kind,), tuple(self.specs)):
             groups = [self.group(kind, op_class, dtype) for kind in kinds]
-            known = [
-                (group.datasheet_error, len(group.loads))
-                for group in groups
-                if group.datasheet_error is not None
-            ]
+            errors = ((group.datasheet_error, len(group.loads)) for group in groups)
+            known = [(error, count) for error, count in errors if error is not None]
             rows = sum(count for _, count in known)
             if rows >= _FEWEST_ERRORS:
                 return sum(error * count for error, count in known) / rows
@@ -401,8 +398,7 @@ def _moved(key: str, source: str, target: str) -> str:
     return device_prefix(target) + key[len(device_prefix(source)) :]
 
 
-# What leaves and views take, unless the graph or a profile says otherwise: they compute nothing and
-# move no byte.
+# Leaves and views, unless the graph or a profile says otherwise.
 FREE_OF_COST = OpCost(Fraction(0), "given")
 
 
