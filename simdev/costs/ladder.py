@@ -33,9 +33,7 @@ turn in ``Estimates.cost`` or ``Estimates.estimates``. ``lowering/origins.py`` a
 means a single rung uses its constant: ROOFLINE (``lowering/hybrid/durations.py`` puts its own
 datasheet in place of that rung, so a new estimate below it has to be named there), MEMORY_PASS,
 and KNOWN for what is no estimate. ``docs/how-to/profiles.md``, ``benchmarks/ladder.py`` and
-``benchmarks/grids.py`` list rungs in words. Guarded by
-``tests/costs/test_ladder.py`` and ``test_estimates.py`` there (which rung answers, and its error)
-and ``test_profile_accuracy.py`` (the errors that ``docs/reference/errors.md`` states).
+``benchmarks/grids.py`` list rungs in words. Tests: ``tests/costs/test_ladder.py`` and its neighbours.
 """
 
 from __future__ import annotations
@@ -69,6 +67,7 @@ from .groups import (
     rows_by_class,
 )
 from .roofline import (
+    DATASHEET_ERRORS,
     ROOFLINE_ERROR,
     DeviceSpec,
     ideal_seconds,
@@ -244,6 +243,14 @@ class Estimates:
             if rows >= _FEWEST_ERRORS:
                 return sum(error * count for error, count in known) / rows
         return ROOFLINE_ERROR
+
+    def datasheet_error(self, load: Load, device_kind: str) -> float:
+        """The expected error of a datasheet's answer for a long kernel: that of its op class, and
+        CARRIED_ERROR more where no row is of this kind of device and dtype.
+        """
+        rows = self.group(device_kind, load.op_class, load.dtype).loads
+        error = DATASHEET_ERRORS.get(load.op_class)
+        return ROOFLINE_ERROR if error is None else error + (0.0 if rows else CARRIED_ERROR)
 
     def scaled(self, key: str, load: Load, device_kind: str) -> OpCost | None:
         """The time of the op on another kind of device, measured or else estimated, or on this one

@@ -126,6 +126,7 @@ class LinkKindShape(TypedDict, total=False):
       to 2.
     - ``measured_bandwidth``, ``measured_latency``: those that it had when the collectives of the
       cluster were measured; default: as they are.
+    - ``slowed``: the share that ``bandwidth`` is of that of a sound link of its like; default 1.
     """
 
     bandwidth: Bandwidth
@@ -365,15 +366,21 @@ def _with_host(fields: Fields) -> Fields:
 
 
 def _links(links: list[Fields], kinds: dict[str, Fields]) -> tuple[Link, ...]:
-    whole = [
-        {**kinds.get(link.get("kind", ""), {}), **link, "ends": tuple(link["ends"])}
-        for link in links
-    ]
+    whole = [{**kinds.get(link.get("kind", ""), {}), **link} for link in links]
     # A link may leave its bandwidth to its kind, so the shape cannot ask for it.
     refuse(
         f"links[{i}].bandwidth: missing" for i, link in enumerate(whole) if "bandwidth" not in link
     )
-    return tuple(Link(**link) for link in whole)
+    # A million links are of a few sorts, each of which is read once.
+    sorts = dict[tuple[Any, ...], Link]()
+    made = []
+    for link in whole:
+        ends = link.pop("ends")
+        sort = tuple(link.items())
+        if sort not in sorts:
+            sorts[sort] = Link(tuple(ends), **link)
+        made.append(sorts[sort].between(*ends))
+    return tuple(made)
 
 
 def _all_to_all(name: str, devices: tuple[Device, ...], options: Fields, link: Fields) -> Cluster:

@@ -24,6 +24,7 @@ from dataclasses import fields, is_dataclass
 from itertools import count
 from typing import Any
 
+from ..ground.ending import unfinished
 from ..ground.errors import InputError
 from ..ground.units import units_of
 from .reading import PathLike
@@ -68,7 +69,8 @@ def _beside(target: str) -> Iterator[str]:
     temporary = os.path.join(folder, f".{os.getpid()}-{os.urandom(4).hex()}-{name[-100:]}")
     os.close(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666))
     try:
-        yield temporary
+        with unfinished(temporary):
+            yield temporary
     finally:
         with suppress(FileNotFoundError):
             os.unlink(temporary)
@@ -98,7 +100,8 @@ def new_folder(path: PathLike, earlier: re.Pattern[str] | None = None) -> Iterat
         made = os.path.join(around, os.path.basename(target))
         try:
             os.mkdir(made)
-            yield made
+            with unfinished(around):
+                yield made
             has_old = _switch(made, target, earlier)
         except BaseException:
             shutil.rmtree(around, ignore_errors=True)

@@ -281,7 +281,7 @@ def _of_jsonizer(node: Mapping[str, Any]) -> dict[str, Any]:
 
 def _values(text: str) -> Iterator[Any]:
     """The JSON values of a text, one behind another."""
-    decoder, position = json.JSONDecoder(), 0
+    decoder, position = json.JSONDecoder(parse_int=str), 0
     while position < len(text):
         if text[position].isspace():
             position += 1

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import atexit
 import os
+import shutil
 import signal
 import sys
 import threading
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from math import inf
 from pathlib import Path
 from typing import Any, NoReturn
@@ -40,13 +42,15 @@ class LateError(BaseException):
 
 class _Ending:
     """The state of this process: whether SIGTERM is still to be raised, whether it was said that
-    the process ends, whether a timer rings, and the deadline that runs.
+    the process ends, whether a timer rings, the deadline that runs, and the files and folders that
+    are not finished.
     """
 
     def __init__(self) -> None:
         self.pending, self.said, self.rings = True, False, False
         self.seconds = self.end = inf
         self.parent: int | None = None
+        self.unfinished = set[str]()
 
 
 _ending = _Ending()
@@ -114,12 +118,27 @@ def say_terminated() -> int:
     return TERMINATED
 
 
+@contextmanager
+def unfinished(path: str) -> Iterator[None]:
+    """A file or folder that goes where this process ends amid the block by SIGTERM, even where no
+    ``finally`` runs any more.
+    """
+    _ending.unfinished.add(path)
+    try:
+        yield
+    finally:
+        _ending.unfinished.discard(path)
+
+
 def leave() -> NoReturn:
     """End this process and its children after SIGTERM, whatever its threads still do: Python would
     take memory from under compiled code that runs.
     """
     say_terminated()
     end_children()
+    for path in tuple(_ending.unfinished):
+        with suppress(OSError):
+            os.unlink(path) if os.path.isfile(path) else shutil.rmtree(path)
     with suppress(OSError, ValueError):
         sys.stdout.flush()
     os._exit(TERMINATED)

@@ -18,7 +18,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from decimal import Decimal, localcontext
 from fractions import Fraction
-from functools import cache
+from functools import cache, lru_cache
 from typing import Annotated, Any, TypeGuard, get_args, get_type_hints
 
 from .frozen import FrozenDict
@@ -215,6 +215,7 @@ def decimal_text(value: Fraction) -> str:
         return f"{(Decimal(value.numerator) / Decimal(value.denominator)).normalize():f}"
 
 
+@lru_cache(4096)
 def time_text(seconds: Fraction) -> str:
     """Exact text of a time in the largest unit that leaves it at least 1: ``12 us``."""
     return _text(seconds, {"s": 0, "ms": -3, "us": -6, "ns": -9, "ps": -12})
@@ -227,6 +228,7 @@ def times_text(seconds: Fraction | Mapping[str, Fraction]) -> str | dict[str, st
     return time_text(seconds)
 
 
+@lru_cache(4096)  # a cluster may have a million links of one bandwidth
 def rate_text(rate: Fraction) -> str:
     """Exact text of a bandwidth: ``5.7 GB/s``."""
     return _text(rate, {"TB/s": 12, "GB/s": 9, "MB/s": 6, "kB/s": 3, "B/s": 0})
@@ -385,6 +387,11 @@ def format_seconds(seconds: float, digits: int = 4) -> str:
         if abs(seconds) >= scale:
             return f"{seconds / scale:.{digits}g} {unit}"
     return f"{seconds * 1e12:.{digits}g} ps"
+
+
+def format_ps(ps: float | Fraction, digits: int = 4) -> str:
+    """A time in ps for people: ``12.34 ms``."""
+    return format_seconds(float(ps / PS_PER_SECOND), digits)
 
 
 def format_duration(seconds: float, digits: int = 3) -> str:

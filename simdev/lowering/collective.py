@@ -386,9 +386,10 @@ def _ring(graph: Graph, position: int, communicators: Communicators, group: Grou
     call = CollectiveCall(op.kind, group, _size(op, operands, len(group)), algorithm, chunks)
     seconds = op.seconds_on(communicators.cluster.devices[ranks[0]].kind)
     if cost == "given" and seconds is not None:
-        # As measured, with all that crossed its links then.
-        sent = int(call.size * bus_factor(op.kind, len(group)))
-        sent = 0 if communicators.model.fabric.shares_rates else sent
+        # As measured, with all that crossed its links then. Parts are of whole bytes.
+        factor, count = bus_factor(op.kind, len(group)), len(group)
+        padded = call.size if factor == 1 else -(-call.size // count) * count
+        sent = 0 if communicators.model.fabric.shares_rates else int(padded * factor)
         members = _some_of(ranks, group)
         ring = Ring(ranks, picoseconds(seconds), sent, (), (), members=members, rung="given")
     else:

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from ..nouns.taskgraph import (
     NUMBERS,
     PERSISTENT,
+    Bools,
     Buffers,
     Coded,
     Ints,
@@ -27,7 +28,6 @@ from ..nouns.taskgraph import (
     Tasks,
 )
 
-Bools = NDArray[np.bool_]
 Turns = Callable[[int], Sequence[int]]
 
 

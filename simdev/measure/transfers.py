@@ -35,6 +35,7 @@ from torch import Tensor
 from torch.multiprocessing.spawn import spawn
 
 from ..files.writing import parents, write_text
+from ..ground.ending import unfinished
 from ..ground.errors import InputError
 from ..nouns.scale import memory_bytes
 from .kinds import Fields
@@ -157,7 +158,7 @@ def measure_messages(call: Message = there_and_back, messages: int = 2) -> LinkT
 
 def between_two(play: Callable[..., Any], *arguments: Any) -> Any:
     """The answer of ``play(rank, *arguments)`` on rank 0 of two processes, each on a core."""
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, unfinished(folder):
         spawn(_side, (folder, play, *arguments), nprocs=2)
         return json.loads(Path(folder, "times.json").read_text(encoding="utf-8"))
 

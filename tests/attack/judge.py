@@ -10,6 +10,7 @@ wanted. Inputs stay as they were.
 from __future__ import annotations
 
 import argparse
+import gc
 import io
 import json
 import os
@@ -216,7 +217,9 @@ def judged(mutant: Mutant, folder: Path) -> tuple[int, str, str, str]:
         if not fault and code == 2 and created and not any(word in KEEPS for word in words):
             fault = f"refused, but wrote {sorted(created)}"
         for name, content in mutant.files.items():
-            if not fault and Path(name).read_bytes() != content:
+            # A scenario may be replaced by itself with what was fitted.
+            fitted = words[0] == "calibrate" and name == words[1] and name in words[2:]
+            if not fault and not fitted and Path(name).read_bytes() != content:
                 fault = f"changed {name}"
         if fault:
             return code, fault, " ".join(words), out[-2000:] + err[-6000:]
@@ -227,6 +230,7 @@ def judged(mutant: Mutant, folder: Path) -> tuple[int, str, str, str]:
 
 def _limited() -> None:
     """Ends of time and of memory for this process."""
+    gc.freeze()  # what was there before is no garbage of a mutant
     with open("/proc/self/statm") as file:
         used = int(file.read().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (used + MEMORY, resource.RLIM_INFINITY))

@@ -103,7 +103,7 @@ def _nested(rng: Random, place: Place, every: Sequence[Place], donors: Sequence[
 def _spliced(rng: Random, place: Place, every: Sequence[Place], donors: Sequence[Any]) -> None:
     """Put what another file has at a key of this name, or an entry of it beside this one."""
     holder, i = place
-    donor = rng.choice(donors)
+    donor = [parsed(json.dumps(rng.choice(donors)))]
     there = places(donor)
     if not there:
         return
@@ -239,8 +239,7 @@ def changed_file(
         for _ in range(steps):
             text = changed_text(rng, text, written(name, rng.choice(donors)).decode("latin-1"))
         return text[:LARGEST].encode("utf-8", "surrogatepass")
-    texts = [json.dumps(each) for each in donors if not isinstance(each, (str, bytes))]
-    trees = [[parsed(text)] for text in texts]
+    trees = [each for each in donors if not isinstance(each, (str, bytes))]
     root, changes = [parsed(json.dumps(content))], rng.choice([CHANGES, GENTLE])
     for _ in range(steps):
         if root[0] is not None:

@@ -50,6 +50,7 @@ def partly(
         inputs=tuple(op.name for op in sources),
         outputs=tuple(Tensor(each) for each in made[: len(ranks)]),
         attrs={"ranks": here, "group": "dp 0"},
+        time="1 us" if choice.get("cost") == "given" else None,
     )
     placement = dict(zip(whole.inputs, here, strict=False)) | {"c": here[0]}
     collectives = Collectives(**choice, groups={"dp 0": names})
@@ -76,6 +77,14 @@ def test_some_ranks_of_a_group_take_as_long_as_all(
         task_graph = partly(cluster, kind, SIZE, 8, ranks)
         assert Fraction(judged(task_graph).end_ps, 10**12) == seconds(cluster, kind, SIZE)
         assert bool(task_graph.groups) == (len(ranks) < 8)
+
+
+@pytest.mark.parametrize("members", [2, 3, 5])
+@pytest.mark.parametrize("kind", ["all_reduce", "all_to_all", "broadcast"])
+def test_a_collective_of_given_time_sends_whole_bytes(kind: str, members: int) -> None:
+    ranks = range(members if kind == "broadcast" else 2)
+    task_graph = partly(mesh(8, "device"), kind, 4099, members, ranks, cost="given")
+    assert judged(task_graph).end_ps == 10**6
 
 
 def test_ranks_hold_every_link_on_the_way_of_their_messages() -> None:

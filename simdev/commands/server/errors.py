@@ -24,10 +24,10 @@ CODES = {
     "missing_cost": "Nothing tells the time of an op.",
     "deadlock": "Under the order of the strategy the step waits for itself.",
     "too_large": "A limit of bytes, of strategies in a batch, or by a guess of time.",
-    "too_late": "A limit of time: 30 s of work, 10 s for the body of a request.",
+    "too_late": "A limit of time: --max-seconds of work (30), 10 s for the body of a request.",
     "unauthorized": "No token, or a wrong one (HTTP).",
     "forbidden": "Host or Origin is not this server on the loopback (HTTP).",
-    "busy": "256 requests or 256 MiB of them at once, or no turn within 30 s: ask again (HTTP).",
+    "busy": "256 requests or 256 MiB at once, no turn in that time, or the server ends (HTTP).",
     "died": "The process that worked on it died, perhaps out of memory (HTTP).",
     "internal": "A bug in simdev; its traceback is on stderr.",
 }

@@ -26,6 +26,7 @@ from typing import Any
 from torch._C._distributed_c10d import FileStore
 
 from ...execution.scenario import Scenario, load_scenario
+from ...ground.ending import unfinished
 from ...ground.errors import InputError, within
 from ...ground.jobs import uncollected
 from .pretend import Mail, World
@@ -127,7 +128,7 @@ def capture_program(
 ) -> Captured:
     """One step of a training loop in a world of ranks (``capture_ranks``). Raises InputError."""
     _load()
-    with tempfile.TemporaryDirectory() as folder, uncollected():
+    with tempfile.TemporaryDirectory() as folder, unfinished(folder), uncollected():
         runs = _Runs(program, world, Path(folder), progress, settings or {})
         try:
             if ranks:

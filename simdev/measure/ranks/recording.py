@@ -99,7 +99,8 @@ class RankRecorder(Recorder):
     """Fills ``records`` while a script runs and ``recording`` is true.
 
     By the number of a record ``issued`` tells its stream and the records for which it waits,
-    ``messages`` its message, and ``placed`` which of its outputs are memory that was there before.
+    ``messages`` its message, ``placed`` which of its outputs are memory that was there before, and
+    ``shared`` for each of them the first that is the same memory.
     """
 
     def __init__(self, streams: Streams, rank: int) -> None:
@@ -110,6 +111,7 @@ class RankRecorder(Recorder):
         self.issued: dict[int, tuple[str, frozenset[int]]] = {}
         self.messages: dict[int, Message] = {}
         self.placed: dict[int, tuple[bool, ...]] = {}
+        self.shared: dict[int, tuple[int, ...]] = {}
         self.notes: dict[str, None] = {}
         self.devices = Devices.running
         self.hosts: list[str] = []
@@ -261,7 +263,7 @@ class RankRecorder(Recorder):
         return UPDATE if self.phase == "update" else super()._instance()
 
     def _record(self, kind: str, op: Dispatched, operands: Sequence[int]) -> None:
-        there = self._there(op.outputs)
+        keys, there = list(map(key_of, op.outputs)), self._there(op.outputs)
         super()._record(kind, op, operands)
         # Inputs that were never seen before have become records in front of it.
         index = len(self.records) - 1
@@ -270,6 +272,7 @@ class RankRecorder(Recorder):
         specs = tuple(TensorSpec.of(made) if old else _spec(made) for made, old in pairs)
         self.records[index] = replace(self.records[index], outputs=specs)
         self.placed[index] = there
+        self.shared[index] = tuple(map(keys.index, keys))
         self.issued[index] = self.streams.issue(index)
         if self.scopes.is_orphan:
             self.orphans.add(index)

@@ -129,9 +129,13 @@ class RankWriter(Writer):
             record = replace(record, instance=((path, 0),))
         super()._write_record(index, record)
         op, recorder = self.ops[-1], self.recorder
-        for tensor, there in zip(op["outputs"], recorder.placed.get(index, ()), strict=False):
+        shared = recorder.shared.get(index, ())
+        for number, there in enumerate(recorder.placed.get(index, ())):
+            tensor = op["outputs"][number]
             if there:
                 tensor["bytes"] = 0
+            elif shared and shared[number] < number:
+                tensor["view_of"] = shared[number]
         stream, before = recorder.issued[index]
         if stream != DEFAULT:
             op["stream"] = stream

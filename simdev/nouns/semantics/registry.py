@@ -444,8 +444,11 @@ def _misfit(
     kind: str, attrs: Any, inputs: Sequence[Shape], outputs: Sequence[Shape], error: Exception
 ) -> str:
     reason = f"no attribute {error}" if isinstance(error, KeyError) else str(error)
-    if "to unpack" in reason:  # what Python says where a describer names its operands or extents
+    # What Python itself says where a describer names its operands, extents or attributes.
+    if isinstance(error, IndexError) or "to unpack" in reason or "zip()" in reason:
         reason = "another number of operands, or of dimensions, is needed"
+    elif not isinstance(error, (KeyError, ValueError)):
+        reason = "an attribute of another type or size is needed"
     shapes = f"{[list(shape) for shape in inputs]} -> {[list(shape) for shape in outputs]}"
     return f'kind "{kind}": {shapes} with attributes {dict(attrs)} does not fit: {reason}'
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from ...ground.units import PS_PER_SECOND, format_seconds
+from ...ground.units import format_ps
 from ...lowering.origins import HostOrigins
 from ...lowering.symmetry import Symmetry
 from ...nouns.taskgraph import THREAD_PREFIX, TaskGraph
@@ -102,7 +102,7 @@ class Hosts(Section):
                 "they count 0."
             )
         if 0 < origins.short_ps < SHORT_PS:
-            mean = format_seconds(origins.short_ps / PS_PER_SECOND)
+            mean = format_ps(origins.short_ps)
             yield (
                 f"NO HOST IS MODELLED: ops take {mean} on average, and an eager host may need "
                 'longer to dispatch one;\nwrite "host": {"mode": "eager"} in the cluster.'

@@ -29,7 +29,7 @@ class StepTime(Section):
     """How long a step takes, by which ``engine``."""
 
     name = "step time"
-    places = Places(entries=10, lines=30, facts=10)
+    places = Places(entries=10, lines=30, asides=None, facts=10)
 
     step_ps: int
     engine: str
@@ -48,10 +48,6 @@ class StepTime(Section):
         """The step time, rounded and exact."""
         exact = f"{self.step_ps:,} ps, engine {self.engine}"
         yield f"Step time {format_seconds(self.seconds)}  ({exact})"
-
-    def asides(self) -> Iterator[str]:
-        """Nothing: the page has a headline."""
-        return iter(())
 
     def facts(self) -> Facts:
         """The step time, rounded and exact."""
@@ -135,7 +131,7 @@ class Throughput(Section):
     """
 
     name = "throughput"
-    places = Places(entries=120, lines=50, facts=70)
+    places = Places(entries=120, lines=50, asides=None, facts=70)
 
     step_ps: int
     samples: int | None
@@ -213,10 +209,6 @@ class Throughput(Section):
     def facts(self) -> Facts:
         """The known figures by second and in dollars."""
         yield from ((name, text) for name, _, text in self.figures())
-
-    def asides(self) -> Iterator[str]:
-        """Nothing: the page has facts."""
-        return iter(())
 
     def lines(self) -> Iterator[str]:
         """A line for a terminal, where anything is known."""

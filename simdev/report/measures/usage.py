@@ -20,14 +20,13 @@ from itertools import pairwise
 
 import numpy as np
 
-from ...ground.units import PS_PER_SECOND, format_bytes, format_seconds
+from ...ground.units import PS_PER_SECOND, format_bytes, format_ps
 from ...lowering.symmetry import IDLE, Symmetry
-from ...nouns.taskgraph import COLLECTIVE, DISPATCH, Ints, Rows, TaskGraph, distinct
+from ...nouns.taskgraph import COLLECTIVE, DISPATCH, Bools, Ints, Rows, TaskGraph, distinct
 from ...nouns.trace import PERSISTENT_BUFFERS, DeviceMemory, Overflow, Trace
 from ..table import BYTES, COUNT, LIMIT, SHARE, TEXT, TIME, Json, Table, fields_json, shorten
 from .section import Facts, Places, Section, Step
-from .spans import (
-    Bools,
+from .spans import (  # fmt: skip
     Window,
     apart,
     computing,
@@ -39,7 +38,7 @@ from .spans import (
     sent_mask,
     shown_devices,
     transfer_mask,
-)  # fmt: skip
+)
 from .spread import sent_bytes
 
 DEVICES_SHOWN = 16
@@ -242,7 +241,14 @@ def link_use(trace: Trace, window: Window) -> tuple[LinkUse, ...]:
     """Every queue for transfers, then every half-link that flows share, then the transfers that
     wait for nothing.
     """
-    return tuple(_link(trace, window, carrier) for carrier in carriers(trace))
+    uses = []
+    for carrier in carriers(trace):
+        carried = int(trace.task_graph.tasks.bytes[carrier.tasks].sum())
+        busy = window.covered_ps(carrier.start, trace.finish[carrier.tasks])
+        count, size = window.mean(len(carrier.tasks)), window.mean(carried)
+        use = LinkUse(carrier.name, count, size, window.a_step(busy), window.share(busy))
+        uses.append(use)
+    return tuple(uses)
 
 
 def carriers(trace: Trace) -> Iterator[Carrier]:
@@ -287,13 +293,6 @@ def _unqueued(trace: Trace) -> Iterator[Carrier]:
         source, destination = divmod(pair, len(devices))
         name = f"{devices[source]} -> {devices[destination]}"
         yield Carrier(name, tasks_between, trace.start[tasks_between])
-
-
-def _link(trace: Trace, window: Window, carrier: Carrier) -> LinkUse:
-    carried = int(trace.task_graph.tasks.bytes[carrier.tasks].sum())
-    busy = window.covered_ps(carrier.start, trace.finish[carrier.tasks])
-    count, size = window.mean(len(carrier.tasks)), window.mean(carried)
-    return LinkUse(carrier.name, count, size, window.a_step(busy), window.share(busy))
 
 
 def every_device(uses: Sequence[DeviceUse], symmetry: Symmetry) -> tuple[DeviceUse, ...]:
@@ -443,7 +442,7 @@ class Memory(Section):
     def asides(self) -> Iterator[str]:
         """Where and when devices exceed their memory."""
         for _, overflow in self.overflows:
-            first = format_seconds(overflow.time_ps / PS_PER_SECOND)
+            first = format_ps(overflow.time_ps)
             excess = format_bytes(overflow.excess)
             yield f"{overflow.device}: {excess} over at {first}, with {overflow.task}."
 
@@ -490,7 +489,7 @@ class Memory(Section):
 
 
 def _overflow_lines(memory: DeviceMemory, overflow: Overflow) -> Iterator[str]:
-    first, peak = (format_seconds(ps / PS_PER_SECOND) for ps in (overflow.time_ps, memory.peak_ps))
+    first, peak = map(format_ps, (overflow.time_ps, memory.peak_ps))
     moment = f"when {shorten(overflow.task)} starts"
     if overflow.task == PERSISTENT_BUFFERS:
         moment = "by what is held throughout the step"
