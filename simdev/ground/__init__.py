@@ -1,6 +1,6 @@
-"""The ground floor, which knows nothing of simulation: errors, units, frozen containers, compiled
-kernels, processes, and the registry by which a lower floor finds what a higher one provides. Every
-other floor imports from here.
+"""The lowest floor, which knows nothing about simulation: errors, units, frozen containers,
+compiled kernels, processes, and the registry by which a lower floor reaches objects of a higher
+one. Every other floor imports from here.
 """
 
 from __future__ import annotations

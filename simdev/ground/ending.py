@@ -1,4 +1,4 @@
-"""How a process ends before its work is done: by SIGTERM, at a deadline, or with its parent.
+"""Ends of a process before its work is done: by SIGTERM, at a deadline, or with its parent.
 
 The command line is ``terminable``; the server's processes and ranks of ``capture`` use the rest.
 """
@@ -18,19 +18,19 @@ from math import inf
 from pathlib import Path
 from typing import Any, NoReturn
 
-GRACE = 3.0  # seconds from SIGTERM for what ``with`` and ``finally`` have to put away
-LOOK = 0.5  # seconds between two looks at the clock and at the parent
+GRACE = 3.0  # seconds after SIGTERM for the cleanup of ``with`` and ``finally``
+LOOK = 0.5  # seconds between two checks of the clock and of the parent
 TERMINATED = 128 + 15
 
 
 class TerminatedError(BaseException):
-    """SIGTERM came. No ``except Exception`` holds it, and no search takes it for Ctrl-C, upon which
-    it still judges its best answer.
+    """SIGTERM came. No ``except Exception`` catches it, and no search mistakes it for Ctrl-C, after
+    which a search still checks its best answer.
     """
 
 
 class LateError(BaseException):
-    """A deadline has passed; no ``except Exception`` holds it."""
+    """A deadline has passed; no ``except Exception`` catches it."""
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
@@ -41,9 +41,9 @@ class LateError(BaseException):
 
 
 class _Ending:
-    """The state of this process: whether SIGTERM is still to be raised, whether it was said that
-    the process ends, whether a timer rings, the deadline that runs, and the files and folders that
-    are not finished.
+    """The state of this process: whether SIGTERM is still to be raised (``pending``), whether the
+    end was announced (``said``), whether a timer rings, the deadline that runs, and the unfinished
+    files and folders.
     """
 
     def __init__(self) -> None:
@@ -57,16 +57,16 @@ _ending = _Ending()
 
 
 def terminable() -> None:
-    """From now on SIGTERM raises TerminatedError in the main thread.
+    """Makes SIGTERM raise TerminatedError in the main thread from now on.
 
-    Where the process is still there GRACE seconds later (Python looks at signals between two of its
-    instructions, and a compiled loop is a single one) it ends as it is, and its children with it.
+    If the process still runs GRACE seconds later, it is ended with its children. (Python looks at
+    signals between two of its instructions, and a compiled loop is a single one.)
     """
     if not hasattr(signal, "set_wakeup_fd"):
         return
     reading, writing = os.pipe()
     os.set_blocking(writing, False)
-    # Python writes the number of a signal here at once, whatever the main thread is busy with.
+    # Python writes the number of a signal here at once, even while the main thread is busy.
     signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
     signal.signal(signal.SIGTERM, _raise)
     os.register_at_fork(after_in_child=default_signals)
@@ -75,7 +75,9 @@ def terminable() -> None:
 
 
 def default_signals() -> None:
-    """SIGTERM ends this process at once: a child, or one that has a way of its own to end."""
+    """Makes SIGTERM end this process at once: for a child, or for a process that handles its end
+    itself.
+    """
     _ending.rings = False  # a child has no timer
     with suppress(ValueError):  # on another thread than the main one
         signal.set_wakeup_fd(-1)
@@ -83,14 +85,16 @@ def default_signals() -> None:
 
 
 def _raise(number: int, frame: object) -> None:
-    # Once: a second one would cut short what is put away.
+    # Only once: a second exception would interrupt the cleanup.
     if _ending.pending:
         _ending.pending = False
         raise TerminatedError
 
 
 def _unraisable(lost: sys.UnraisableHookArgs) -> None:
-    """Raise SIGTERM anew, as deadlines are: an exception raised in a destructor is lost."""
+    """Raises SIGTERM's error again after it was lost, as errors in destructors are; deadlines ring
+    again by themselves.
+    """
     if lost.exc_type is TerminatedError:
         _ending.pending = True
     elif lost.exc_type is not LateError:
@@ -120,8 +124,8 @@ def say_terminated() -> int:
 
 @contextmanager
 def unfinished(path: str) -> Iterator[None]:
-    """A file or folder that goes where this process ends amid the block by SIGTERM, even where no
-    ``finally`` runs any more.
+    """Registers a file or folder that is removed if SIGTERM ends this process within the block,
+    even where no ``finally`` runs any more.
     """
     _ending.unfinished.add(path)
     try:
@@ -131,8 +135,8 @@ def unfinished(path: str) -> Iterator[None]:
 
 
 def leave() -> NoReturn:
-    """End this process and its children after SIGTERM, whatever its threads still do: Python would
-    take memory from under compiled code that runs.
+    """End this process and its children after SIGTERM without Python's own shutdown, which would
+    free memory that compiled code in other threads still uses.
     """
     say_terminated()
     end_children()
@@ -155,11 +159,11 @@ def end_children() -> None:
 
 
 class Deadline:
-    """Raises LateError in its block ``seconds`` after the begin, LOOK later at the latest, and ends
-    the process where ``parent`` is its parent no more.
+    """A context that raises LateError in its block ``seconds`` after the begin (at most LOOK
+    later), and ends the process where ``parent`` is no longer its parent.
 
-    Only on the main thread, and where the system has interval timers; elsewhere the block takes as
-    long as it takes. Deadlines do not nest.
+    It works on the main thread, where the system has interval timers; elsewhere there is no
+    deadline. Deadlines do not nest.
     """
 
     def __init__(self, seconds: float, parent: int | None = None) -> None:
@@ -191,8 +195,8 @@ def _rest() -> None:
 
 
 def _ring(number: int, frame: object) -> None:
-    # It rings again and again, which costs a request less than a timer of its own, until there is
-    # no deadline; and an exception in a destructor, say, is lost.
+    # The timer keeps ringing, which costs less than a new timer for each request, and repeats an
+    # exception that was lost, in a destructor say.
     if _ending.parent is not None and os.getppid() != _ending.parent:
         os._exit(1)
     if _ending.end == inf and _ending.parent is None:

@@ -1,4 +1,4 @@
-"""The errors that simdev raises on purpose, and how their messages are written. Every floor raises
+"""The errors that simdev raises on purpose, and the form of their messages. Every floor raises
 them; the command line, the server and the explorer print them, one line a problem.
 
 Every class passes raw fields to ``super().__init__`` and formats in ``__str__``: SimPy re-creates
@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import Any, Self
 
 MAX_LINES, MAX_COLUMNS = 20, 600
-FEW = 5  # so many of more lines than MAX_LINES
+FEW = 5  # lines shown of a message that has more than MAX_LINES
 
 
 class _Escapes(dict[int, str]):
@@ -35,11 +35,11 @@ _LINE, _LINES = _Escapes(""), _Escapes("\n\t")
 def printable(text: str, lines: bool = False) -> str:
     """The text with escapes in place of control characters and of bytes that are no text.
 
-    Control characters are escape sequences, bells, and marks that turn the direction of writing:
-    names in arguments and files may hold both. The result is one line, for line breaks are escaped
+    Control characters are escape sequences, bells, and marks that change the direction of writing;
+    names in arguments and files may hold them. The result is one line, for line breaks are escaped
     too, except with ``lines``.
     """
-    # Almost all texts are: a look at each character would cost as much as writing the message.
+    # Almost all texts are printable; checking each character would cost as much as the message.
     return text if text.isprintable() else text.translate(_LINES if lines else _LINE)
 
 
@@ -50,15 +50,15 @@ def one_line(text: str) -> str:
 
 
 def steered(stream: Any) -> Any:
-    """The terminal below a stream of the command line, which escapes what would steer it: progress
-    bars are drawn there.
+    """The stream below a SafeStream of the command line, which would escape the control characters
+    of progress bars; any other stream itself.
     """
     return getattr(stream, "steered", stream)
 
 
 def _shown(lines: Sequence[str], before: str = "") -> list[str]:
-    """The lines of a message, ``before`` put before each; of many lines the first few, which tell
-    what is wrong; each of bounded length.
+    """The lines of a message, each with ``before`` in front and of bounded length; of too many
+    lines only the first few.
     """
     few = lines if len(lines) <= MAX_LINES else lines[:FEW]
     texts = [one_line(before + line) for line in few]
@@ -68,7 +68,7 @@ def _shown(lines: Sequence[str], before: str = "") -> list[str]:
 
 
 def install_line(extra: str) -> str:
-    """How to get what an optional part of simdev needs, the way messages end."""
+    """The command that installs the packages of an optional part of simdev, for messages."""
     return f'pip install "simdev[{extra}]"'
 
 
@@ -77,7 +77,7 @@ class SimdevError(Exception):
 
 
 class _LinesError(SimdevError):
-    """Lines of text, and the ``file`` that they are about, as far as known."""
+    """An error of several lines, about a ``file`` if known."""
 
     def __init__(self, lines: str | Iterable[str], file: str | None = None) -> None:
         self.lines = (lines,) if isinstance(lines, str) else tuple(lines)
@@ -97,7 +97,7 @@ class InputError(_LinesError, ValueError):
     """The question is malformed: one line a problem, each ``path: reason``, all of them at once.
 
     ``problems`` are relative to a noun (``ops[17].inputs[2]: no op named "conv_9"``); ``file`` is
-    put before each of them by who reads files.
+    put before each of them by readers of files.
     """
 
     @property
@@ -110,7 +110,7 @@ class InputError(_LinesError, ValueError):
 
 
 def refuse(problems: Iterable[str]) -> None:
-    """Raises InputError with all of these problems, where there are any."""
+    """Raises InputError with all of these problems, if there are any."""
     listed = list(problems)
     if listed:
         raise InputError(listed)
@@ -118,7 +118,7 @@ def refuse(problems: Iterable[str]) -> None:
 
 @contextmanager
 def within(file: str) -> Iterator[None]:
-    """Problems of the block are told of a file."""
+    """Gives errors of the block the name of a file."""
     try:
         yield
     except (InputError, DeadlockError) as error:
@@ -127,7 +127,7 @@ def within(file: str) -> Iterator[None]:
 
 @contextmanager
 def prefixed(prefix: str) -> Iterator[None]:
-    """Problems of the block are told behind a prefix, like ``params.`` or ``--``."""
+    """Puts a prefix, like ``params.`` or ``--``, before each problem of the block."""
     try:
         yield
     except InputError as error:
@@ -137,7 +137,7 @@ def prefixed(prefix: str) -> Iterator[None]:
 
 @contextmanager
 def collecting(problems: list[str], prefix: str = "") -> Iterator[None]:
-    """Problems of the block are added to a list, each behind the prefix, and not raised."""
+    """Adds problems of the block to a list, each with the prefix, instead of raising them."""
     try:
         yield
     except InputError as error:
@@ -145,7 +145,7 @@ def collecting(problems: list[str], prefix: str = "") -> Iterator[None]:
 
 
 def reason_of(error: Exception) -> str:
-    """Why the system refused something, as messages write it: begun with a small letter."""
+    """The system's reason for an error, beginning with a small letter for messages."""
     reason = getattr(error, "strerror", None) or str(error)
     return f"{reason[:1].lower()}{reason[1:]}"
 
@@ -157,9 +157,9 @@ class MissingCostError(InputError):
 
 
 class DeadlockError(_LinesError):
-    """Tasks that wait for one another for ever, under contradictory ``fixed`` sequences.
+    """Tasks wait for one another for ever, under contradictory ``fixed`` sequences.
 
-    ``waiting`` holds one line a task: its name and the tasks and queues for which it waits.
+    ``waiting`` has a line for each task: its name and the tasks and queues for which it waits.
     """
 
     @property

@@ -1,11 +1,10 @@
-"""Containers that nouns keep: copies of those given, which nobody can change.
+"""Immutable copies of the containers that nouns are given.
 
-A frozen dataclass keeps a caller's dict as it is, so that writing into it later would change the
-question under answers that are remembered. ``types.MappingProxyType`` is no way out: it shows such
+A frozen dataclass would keep a caller's own dict, and writing into this dict later would change a
+question whose answers are remembered. ``types.MappingProxyType`` does not help: it shows such
 changes, and cannot be pickled.
 
-Nouns call ``freeze`` in their ``__post_init__``; profiles and datasheets (``simdev.costs``) do as
-well.
+Nouns call ``freeze`` in their ``__post_init__``; so do profiles and datasheets (``simdev.costs``).
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ V = TypeVar("V")
 
 
 class _Holds(dict[type, bool]):
-    """Whether values of a type hold others: remembered, for nouns are made by the thousand."""
+    """Whether values of a type hold other values, by type; remembered for speed."""
 
     def __missing__(self, kind: type) -> bool:
         self[kind] = issubclass(kind, (list, tuple, Mapping, Set))
@@ -29,10 +28,10 @@ _HOLDS = _Holds()
 
 
 class FrozenDict(dict[K, V]):
-    """A copy of a mapping that cannot be written into, nor what it holds.
+    """An immutable copy of a mapping, and of the containers in it.
 
-    It is a dict for whoever reads it or writes JSON; ``|`` and ``copy`` give an ordinary one. It is
-    hashable where its values are.
+    It can be read, or written as JSON, like any dict; ``|`` and ``copy`` give an ordinary dict. It
+    is hashable if its values are.
     """
 
     __slots__ = ()
@@ -67,7 +66,7 @@ def frozen(value: Any) -> Any:
 
 
 def freeze(noun: object, *names: str) -> None:
-    """Put the frozen form in place of what a frozen dataclass was given for these fields."""
+    """Replace the values of these fields of a frozen dataclass by their frozen forms."""
     for name in names:
         given = getattr(noun, name)
         kept = frozen(given)

@@ -1,9 +1,8 @@
-"""The one place that knows how kernels are compiled: Numba, cached on disk, with a cache that knows
-its sources.
+"""Compilation of kernels by Numba, with a cache on disk that depends on all their sources.
 
-Numba's own disk cache looks at the file of the outermost function only: after an edit to a callee
-in another file the old machine code would go on running. So the cache lives in a folder named after
-a hash of the sources of all kernels. The folder lies in ``NUMBA_CACHE_DIR`` where that is set,
+Numba's own disk cache looks only at the file of the outermost function: after an edit to a callee
+in another file the old machine code would still run. So the cache lives in a folder named after a
+hash of the sources of all kernels. The folder lies in ``NUMBA_CACHE_DIR`` where that is set,
 else beside the package, else (an installation that cannot be written) in the user's cache folder.
 Where none can be written, kernels are compiled anew in each process.
 
@@ -39,7 +38,7 @@ F = TypeVar("F", bound=Callable[..., object])
 T = TypeVar("T", bound=tuple[Any, ...])
 Ints = NDArray[np.int64]
 types: Any = numba.types  # untyped
-# The folders and modules of compiled code and of all that it calls.
+# The folders and modules of compiled code and of all functions that it calls.
 KERNELS = (
     "ground/jit.py",
     "execution/engine",
@@ -51,7 +50,7 @@ KERNELS = (
 
 
 def jitable(*functions: F) -> F:
-    """Let compiled kernels call these plain functions, which stay plain; the first is handed back.
+    """Let compiled kernels call these plain functions, which stay plain; returns the first.
 
     Kernels pass their columns around as named tuples. Without ``forceinline`` every call would pass
     a hundred words, and with Numba's memory runtime (``_nrt``) every column would be
@@ -79,7 +78,7 @@ def jit(function: F) -> F:
 
 
 class _Cache(FunctionCache):
-    """Numba's, for which a folder that is gone or full is no reason to fail."""
+    """Numba's cache, which ignores errors of a folder that is gone or full."""
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         with suppress(OSError):
@@ -91,7 +90,7 @@ class _Cache(FunctionCache):
 
 
 class _Announcement(event.Listener):
-    """Tells once on a terminal why a first call takes seconds."""
+    """A listener that says once on a terminal why a first call takes seconds."""
 
     def __init__(self) -> None:
         self.made = False
@@ -126,8 +125,8 @@ event.register("numba:compile", _Announcement())  # type: ignore[no-untyped-call
 
 @dataclass(frozen=True, slots=True)
 class Table(Generic[T]):
-    """A named tuple of integers and contiguous columns, kept alive, and its words: what a kernel is
-    handed.
+    """A named tuple of integers and contiguous columns, which it keeps alive, and its ``words``:
+    the argument of a kernel.
     """
 
     columns: T
@@ -135,7 +134,9 @@ class Table(Generic[T]):
 
     @classmethod
     def of(cls, columns: T) -> Table[T]:
-        """Raises TypeError for a column of another type than its field tells, or one with gaps."""
+        """The table of a named tuple. Raises TypeError for a column that is not contiguous or has
+        another type than its field.
+        """
         for (name, kind), value in zip(_fields(type(columns)).items(), columns, strict=True):
             if kind is not types.int64 and (
                 value.dtype != np.dtype(kind.dtype.name) or not value.flags.c_contiguous
@@ -163,8 +164,8 @@ def _fields(shape: type[tuple[Any, ...]]) -> dict[str, Any]:
 
 
 def opener(shape: type[T]) -> Callable[[Ints], T]:
-    """For kernels: the function that opens the words of a ``Table`` as its named tuple. An integer
-    in their place opens as None: one kernel can be compiled with the table and without it.
+    """The function by which kernels open the words of a ``Table`` as its named tuple. An integer in
+    place of the words opens as None, so that a kernel can be compiled with and without a table.
     """
     kinds = list(_fields(shape).values())
     opened: Any = types.NamedTuple(kinds, shape)
@@ -208,12 +209,12 @@ def _lowest(typing: Any, bits: Any) -> Any:
 
 
 lowest = cast(Callable[[int], int], _lowest)
-"""For kernels: the number of the lowest bit that is set; one must be."""
+"""For kernels: the number of the lowest bit that is set; the argument must not be 0."""
 
 
 @cache
 def cache_folder() -> str | None:
-    """The folder for these very sources, or None where none can be written."""
+    """The cache folder for the present sources, or None where none can be written."""
     digest = hashlib.sha256()
     sources = [
         source
@@ -221,7 +222,7 @@ def cache_folder() -> str | None:
         for source in (*sorted(PACKAGE.glob(name)), *sorted(PACKAGE.glob(f"{name}/**/*.py")))
         if source.is_file()
     ]
-    if not sources:  # in a zip, say: nothing would tell old code from new
+    if not sources:  # in a zip, say: old machine code could not be recognised
         return None
     for source in sources:
         digest.update(source.read_bytes())
@@ -238,7 +239,7 @@ def cache_folder() -> str | None:
 
 
 def _parents(package: Path) -> Iterator[Path]:
-    """Folders that may hold it, best first. Several installations may share some."""
+    """Folders that may hold the cache folder, best first. Installations may share some of them."""
     installation = hashlib.sha256(str(package.resolve()).encode()).hexdigest()[:16]
     given: str = numba.config.CACHE_DIR  # type: ignore[attr-defined]
     if given:

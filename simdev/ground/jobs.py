@@ -1,8 +1,8 @@
-"""How many processes work at once: the rule of every ``n_jobs``. The searches, comparisons and
-sweeps of ``simdev.search`` call it.
+"""Parallel work, and the meaning of every ``n_jobs``. The searches, comparisons and sweeps of
+``simdev.search`` use it.
 
-joblib schedules and Loky, Dask or Ray carry out; nothing is scheduled here. The backend is the one
-of an enclosing ``joblib.parallel_config``, else processes of this machine.
+joblib schedules the calls, and Loky, Dask or Ray run them. The backend is the one of an enclosing
+``joblib.parallel_config``, else processes of this machine.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ ROUND = 8  # calls for each worker of a backend that hands its answers back all 
 
 @dataclass(frozen=True, slots=True)
 class Died:
-    """The answer to a call during which its worker died, and died again when it was alone."""
+    """The answer to a call whose worker died, and died again when the call was tried alone."""
 
     reason: str
 
 
 @contextmanager
 def uncollected() -> Iterator[None]:
-    """Runs a block that makes millions of objects and no garbage in circles: Python would look
-    through all of them again and again.
+    """Stops garbage collection in a block that makes millions of objects and no cycles: Python
+    would look through all of them again and again.
     """
     was_enabled = gc.isenabled()
     gc.disable()
@@ -48,10 +48,10 @@ def uncollected() -> Iterator[None]:
 
 
 def is_serial(n_jobs: int | None) -> bool:
-    """Whether all is done in this process: where ``n_jobs`` is 1, or None and no enclosing
-    ``parallel_config`` says otherwise (it may name a cluster).
+    """Whether all work is done in this process: ``n_jobs`` is 1, or None without an enclosing
+    ``parallel_config`` that says otherwise (it may name a cluster).
 
-    Raises InputError for what is no number of jobs.
+    Raises InputError for an invalid number of jobs.
     """
     if n_jobs is not None:
         jobs: object = n_jobs  # NumPy's whole numbers do too
@@ -60,7 +60,7 @@ def is_serial(n_jobs: int | None) -> bool:
         if int(jobs) > MOST:
             raise InputError(f"n_jobs: must be at most {MOST:,}, got {n_jobs!r}")
         return bool(jobs == 1)
-    # Where nobody has imported joblib, nobody has configured it either.
+    # If joblib is not imported, it is not configured either.
     if sys.modules.get("joblib") is None:
         return True
     from joblib.parallel import get_active_backend
@@ -70,7 +70,7 @@ def is_serial(n_jobs: int | None) -> bool:
 
 
 def working(n_jobs: int | None) -> int:
-    """How many processes work at once. Raises InputError."""
+    """The number of processes that work at once. Raises InputError."""
     return 1 if is_serial(n_jobs) else int(require_joblib().effective_n_jobs(n_jobs))
 
 
@@ -86,15 +86,16 @@ def require_joblib() -> Any:
 def finished(
     call: Callable[[T], R], items: Mapping[str, T], n_jobs: int | None
 ) -> Iterator[tuple[str, R | Died]]:
-    """``call`` of every item in worker processes: (its key, the answer) as they are finished.
+    """Pairs (key, answer) of ``call`` on every item in worker processes, in the order in which they
+    finish.
 
-    Where a worker dies, every item then under way is tried once more, alone. A call must raise
-    nothing but SimdevError, which ends all. Raises InputError.
+    If a worker dies, every item then under way is tried once more, alone. A call must raise nothing
+    but SimdevError, which ends all calls. Raises InputError.
     """
     left = dict(items)
     if n_jobs is not None:
-        # A backend may start all of its workers, though most would have nothing to do. A single one
-        # would be this very process.
+        # A backend may start all of its workers, though most would have nothing to do. At least
+        # two, since a single worker would be this process itself.
         n_jobs = min(int(n_jobs), max(len(left), 2))
     while left:
         sent: list[str] = []
@@ -105,7 +106,7 @@ def finished(
         except SimdevError:
             raise
         except Exception as error:
-            # Calls raise nothing else, so this is the death of a worker: at which item?
+            # Calls raise nothing else, so a worker has died.
             if not sent:
                 raise InputError(f"n_jobs: {error}") from None
             for key in [key for key in sent if key in left]:
@@ -115,7 +116,7 @@ def finished(
 def _pool(
     call: Callable[[T], R], items: Mapping[str, T], n_jobs: int | None, sent: list[str]
 ) -> Iterator[tuple[str, R]]:
-    """The answers of a pool of workers; ``sent`` gets the keys of the items that left."""
+    """The answers of a pool of workers; keys of items are added to ``sent`` when they are sent."""
     require_joblib()
     from joblib import Parallel, delayed, effective_n_jobs
     from joblib.parallel import get_active_backend
@@ -132,7 +133,7 @@ def _pool(
             for answer in answers:  # noqa: UP028 (to be closed below, and not before)
                 yield answer
         finally:
-            # Who stops early, as Ctrl-C does, knows that what is under way is lost.
+            # joblib warns of lost work where the caller stops early, which the caller knows.
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", UserWarning)
                 answers.close()
@@ -149,7 +150,7 @@ def _keyed(call: Callable[[T], R], key: str, item: T) -> tuple[str, R]:
 
 
 def _alone(call: Callable[[T], R], item: T, n_jobs: int | None) -> R | Died:
-    """An item's second try."""
+    """The second try of an item, alone in a pool."""
     try:
         return next(_pool(call, {"": item}, n_jobs, []))[1]
     except SimdevError:

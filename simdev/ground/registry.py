@@ -1,4 +1,4 @@
-"""Names by which a lower floor reaches what a higher floor provides.
+"""Names by which a lower floor reaches objects that a higher floor provides.
 
 A module imports only from the floors below its own. Where it needs more, ``simdev/__init__.py``
 registers the higher floor's "module:attribute" under a name, and that object is imported when
@@ -16,7 +16,7 @@ _PATHS: dict[str, str] = {}
 
 
 def provide(name: str, path: str) -> None:
-    """Register the "module:attribute" that answers to a name."""
+    """Register a "module:attribute" under a name."""
     _PATHS[name] = path
 
 

@@ -1,14 +1,14 @@
-"""Quantities at the door: "80 GiB", "300 GB/s", "5 us" in, exact fractions of SI units inside, and
-back to text.
+"""Quantities: texts like "80 GiB", "300 GB/s" and "5 us" to exact fractions of SI units, and back
+to texts.
 
 A plain number is SI (bytes, bytes per second, seconds). kB, MB, GB are powers of 1,000 and KiB,
 MiB, GiB powers of 1,024; bits are never meant unless "bit" or "bps" is written. Numbers are
 decimals as written: 0.1 means one tenth.
 
-Nouns name a unit as the type of a field (``Bytes``, ``Seconds``), and ``unread`` puts the exact
-value in place of what was given. Files take their types from the same fields, so a quantity is
-added to a noun alone; a unit of another kind is needed in ``simdev/files/shape.py`` too. The texts
-for people (``format_bytes`` and its like) are those of reports and messages.
+Nouns name a unit as the type of a field (``Bytes``, ``Seconds``), and ``unread`` replaces the given
+value by the exact one. Files take their types from the same fields, so a new quantity is added to
+its noun only; a new kind of unit also needs a row in ``simdev/files/shape.py``. Reports and
+messages use the texts for people (``format_bytes`` and similar functions).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _DECIMAL = {"": 0, "k": 3, "K": 3, "M": 6, "G": 9, "T": 12, "P": 15}
 _BINARY = {"Ki": 10, "Mi": 20, "Gi": 30, "Ti": 40, "Pi": 50}
 _TIME = {"ps": -12, "ns": -9, "us": -6, "µs": -6, "μs": -6, "ms": -3, "s": 0}
 DECIMAL = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,3})?")
-"""A number as texts write it: Python reads "1_000" and digits of all scripts too."""
+"""A number in a text; Python alone would also read "1_000" and digits of all scripts."""
 _WHOLE = re.compile(r"[+-]?[0-9]+")
 _QUANTITY = re.compile(rf"\s*({DECIMAL.pattern})\s*([A-Za-zµμ/]*)\s*\Z")
 
@@ -92,7 +92,7 @@ def exact(value: Number) -> Fraction:
 
 
 def parse_whole(text: str) -> int:
-    """The whole number that a text is, of at most MAX_DIGITS digits. Raises ValueError."""
+    """The whole number in a text, of at most MAX_DIGITS digits. Raises ValueError."""
     text = text.strip()
     if not _WHOLE.fullmatch(text):
         raise ValueError(f'must be a whole number, got "{text}"')
@@ -182,14 +182,14 @@ def parse_price(value: Number) -> Fraction:
 def parse_slowdown(value: Number) -> Fraction:
     """The factor by which sharing something lengthens a task, from 1 to 2. Raises ValueError."""
     factor = exact(value)
-    # Beyond 2 one after the other would be faster, which every device can do.
+    # With a factor above 2 running both one after the other would be faster.
     if not 1 <= factor <= 2:
         raise ValueError(f"must be from 1 to 2, got {float(factor):g}")
     return factor
 
 
 def parse_speed(value: Number) -> Fraction:
-    """A share that is left of something, over 0 and at most 1. Raises ValueError."""
+    """The share of a speed that is left, above 0 and at most 1. Raises ValueError."""
     share = exact(value)
     if not 0 < share <= 1:
         raise ValueError(f"must be > 0 and at most 1, got {float(share):g}")
@@ -243,15 +243,15 @@ def _text(value: Fraction, units: dict[str, int]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """How a quantity is read from a number or a text, and how its exact value is written as a text
-    (None: as a plain number).
+    """A unit: the function that reads a quantity from a number or a text, and the function that
+    writes its exact value as a text (None: it is written as a plain number).
     """
 
     parse: Callable[[Any], Any]
     text: Callable[[Any], Any] | None = None
 
 
-# Types for the fields of nouns: the unit is told once, for the noun, for files in and files out.
+# Types for the fields of nouns, which set the unit for the noun and for its files.
 Bytes = Annotated[Number, Unit(parse_bytes)]
 Seconds = Annotated[Number, Unit(parse_time, time_text)]
 Duration = Annotated[Number, Unit(parse_duration, time_text)]
@@ -263,9 +263,7 @@ Speed = Annotated[Number, Unit(parse_speed, decimal_text)]
 
 @cache
 def units_of(noun: Any) -> Mapping[str, tuple[Unit, bool]]:
-    """By name of each field of a dataclass that is a quantity its unit, and whether it may be
-    None.
-    """
+    """(unit, whether it may be None) of each field of a dataclass that is a quantity, by name."""
     units = {}
     for name, hint in get_type_hints(noun, include_extras=True).items():
         choices = (hint, *get_args(hint))
@@ -275,8 +273,8 @@ def units_of(noun: Any) -> Mapping[str, tuple[Unit, bool]]:
 
 
 def unread(noun: Any) -> Iterator[str]:
-    """Puts exact SI values in place of the quantities of a frozen dataclass; yields ``field:
-    reason`` for what is none.
+    """Replaces the quantities of a frozen dataclass by exact SI values; yields ``field: reason``
+    for each value that is no such quantity.
     """
     for name, (unit, may_miss) in units_of(noun.__class__).items():
         value = getattr(noun, name)
@@ -304,7 +302,7 @@ def is_count(value: object) -> TypeGuard[int]:
 
 
 def written(value: object) -> str:
-    """A value as a message shows it; numbers of files as they are written there."""
+    """A value as messages show it; numbers from files as they are written there."""
     if isinstance(value, list):
         return f"[{', '.join(map(written, value))}]"
     if isinstance(value, dict):
@@ -338,7 +336,7 @@ def name_problems(name: str, value: object) -> Iterator[str]:
 
 
 def named_twice(field: str, names: Iterable[str]) -> Iterator[str]:
-    """``field[i].name: reason`` for each of the names that an earlier one is equal to."""
+    """``field[i].name: reason`` for each name that equals an earlier name."""
     first: dict[str, int] = {}
     for i, name in enumerate(names):
         if first.setdefault(name, i) != i:

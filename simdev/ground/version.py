@@ -1,5 +1,5 @@
-"""The version, read here by the package and by whatever notes which version made it: profiles,
-imported files, saved policies, journals.
+"""The version of simdev, also for files that record it: profiles, imported files, saved policies,
+journals.
 """
 
 __version__ = "0.1.0"
