@@ -1,5 +1,5 @@
-"""Readers of the field's public formats: scenarios, clusters and tables of collectives with their
-provenance; and beside them, in ``launch``, plans as configurations of frameworks.
+"""Readers of the field's public formats, which make scenarios, clusters and tables of collectives
+with their provenance; and writers of plans as configurations of frameworks (``launch``).
 
 ``simdev import`` calls ``import_file``. A new format is a module here, a row of FORMATS, and a
 pattern in ``recognise`` (TEXTS, JSONS); the help of the verb prints FORMATS, and
@@ -35,12 +35,12 @@ from .onnx_graph import model_graph, model_scenario
 from .onnx_model import is_model, parse_model, read_model
 from .partitioning import layers_scenario, parse_layers, parse_workload, workload_scenario
 
-# Which format a file has, and the reader for it.
+# The formats, their recognition and their readers.
 
 
 @dataclass(frozen=True, kw_only=True)
 class Format:
-    """A format for people: its ``files``, what they become, and the units of their numbers."""
+    """The description of a format: its ``files``, the kind of result, the units of its numbers."""
 
     files: str
     becomes: str
@@ -49,8 +49,8 @@ class Format:
 
 @dataclass(frozen=True)
 class Readable(Format):
-    """A format and how it is read: ``parse`` takes the file and numbers of symbolic dimensions,
-    ``build`` what that gives, the machine and a name.
+    """A format with its reader: ``parse`` takes the file and the numbers of symbolic dimensions;
+    ``build`` takes the result of ``parse``, the machine and a name.
     """
 
     parse: Callable[[Source, Mapping[str, int]], Any]
@@ -129,7 +129,7 @@ EVERY_FORMAT: Mapping[str, Format] = {**FORMATS, **TORCH_FORMATS}
 
 
 def table_of_formats() -> str:
-    """A line a format: its name, its files and what they become."""
+    """A table of formats, a line each: name, files and kind of result."""
     rows = ((name, format.files, format.becomes) for name, format in EVERY_FORMAT.items())
     return "\n".join(f"  {name:16}  {files:46}  {becomes}" for name, files, becomes in rows)
 
@@ -146,10 +146,10 @@ def import_file(
     device: str | None = None,
     dims: Mapping[str, int] | None = None,
 ) -> AnyImported:
-    """Read a file of one of FORMATS (None: told from what it holds). ``name`` is the graph's.
+    """Read a file of one of FORMATS (None: recognised by its content). ``name`` is the graph's.
 
-    The machine, of formats that tell none, is ``cluster`` (a preset or a file) or ``devices`` of
-    the kind ``device`` with ``memory`` each, every two joined at ``bandwidth``. ``dims`` are
+    For formats without a machine it is ``cluster`` (a preset or a file), or ``devices`` devices of
+    the kind ``device`` with ``memory`` each, every two joined at ``bandwidth``. ``dims`` has the
     numbers of an ONNX model's symbolic dimensions. A Chakra trace may be several files, one a rank.
     Raises InputError.
     """
@@ -177,7 +177,7 @@ def import_file(
 def _import_ranks(
     sources: Sequence[Source], format: str | None, machine: Machine, name: str | None
 ) -> AnyImported:
-    """Several files that are one trace."""
+    """The import of several files that are one trace."""
     traces = []
     for source in sources:
         with within(label(source.path)):
@@ -192,14 +192,14 @@ def _import_ranks(
 
 
 def provenance_of(sources: Sequence[Source], format: str) -> dict[str, Any]:
-    """Where imported numbers come from: names and hashes of the files, and their units."""
+    """The provenance of imported numbers: names and hashes of the files, and their units."""
     files = [{"file": source.name, "sha256": source.sha256} for source in sources]
     origin = files[0] if len(files) == 1 else {"files": files}
     return {**origin, "units": EVERY_FORMAT[format].units}
 
 
 TEXTS: Sequence[tuple[str, str]] = (
-    # A line that begins with GPU0 and has no X is the matrix's head; its rows have one.
+    # A line that begins with GPU0 and has no X is the head of the matrix; rows have an X.
     ("nvidia-smi-topo", r"^(?:\x1b\[[0-9;]*m|\s)*GPU0\b(?!.*\bX\b)"),
     ("nccl-tests", r"\balgbw\b.*\bbusbw\b"),
     ("networkx", r"\A\s*<"),
@@ -214,14 +214,14 @@ JSONS: Sequence[tuple[str, str]] = (
     ("dnn-partitioning", r'"(?:maxFPGAs|supportedOnFpga|sourceId)"\s*:'),
     ("networkx", r'"(?:links|edges|directed|multigraph)"\s*:'),
 )
-"""Formats of texts, and of texts that are JSON, with what betrays them; the first match decides."""
+"""Patterns that recognise formats of texts, and of texts that are JSON; the first match decides."""
 
 EXECUTION_TRACE = r'"schema"\s*:\s*"[\d.]+-chakra'
-"""The beginning of files that Chakra's converter reads, and of no trace of Chakra itself."""
+"""The beginning of files that are input of Chakra's converter, not traces of Chakra."""
 
 
 def recognise(source: Source) -> str:
-    """The format that a file has, by what it holds. Raises InputError."""
+    """The format of a file, recognised by its content. Raises InputError."""
     if source.head.startswith(ZIP):
         return "torch-export"
     if source.is_text:

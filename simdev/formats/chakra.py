@@ -1,14 +1,14 @@
 """The step that the ranks of a Chakra trace run together, as one graph.
 
 Computations become ops with the times of the trace. A message becomes a tensor: the op before it
-makes the tensor, and the ops behind it read it on their own devices. So the simulated network
+makes the tensor, and the ops after it read it on their own devices. So the simulated network
 carries it, beside the computations, and the times of communication in the trace are not used. A
-collective is one op over its ranks; a gather or scatter is so many tensors sent. Sizes are those
-that ASTRA-sim gives ``comm_size`` (``collective_algorithm/Ring.cc``): the share of a rank for an
-all-gather, else the whole buffer. The root of a collective is its first rank.
+collective is one op over its ranks; a gather or scatter becomes a tensor for each other rank.
+``comm_size`` means what it means in ASTRA-sim (``collective_algorithm/Ring.cc``): the share of a
+rank for an all-gather, else the whole buffer. The root of a collective is its first rank.
 
 ``formats.import_file`` calls ``traces_scenario`` with the messages that ``chakra_messages`` reads.
-What a collective is, costs and sends is said in ``nouns`` and ``costs``, not here.
+The meaning, cost and messages of collectives are in ``nouns`` and ``costs``, not here.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def is_host(node: Node) -> bool:
 
 
 def is_collective(node: Node) -> bool:
-    """Whether a node communicates; the host's call of a collective only launches it."""
+    """Whether a node is a collective itself; the host's call of one only launches it."""
     return node.type == "COMM_COLL_NODE" and not (is_host(node) and "comm_size" not in node.attrs)
 
 
@@ -76,7 +76,7 @@ def _communication(rank: int, node: Node, ranks: int) -> Communication:
 
 
 def _group(node: Node) -> str:
-    """The name of a collective's group; "" is that of all ranks."""
+    """The name of a collective's group; "" is the group of all ranks."""
     ranks = node.attrs.get("ranks")
     if isinstance(ranks, list) and ranks:
         return ",".join(map(str, ranks))
@@ -84,7 +84,7 @@ def _group(node: Node) -> str:
 
 
 def count_of(node: Node, name: str, default: int | None = None) -> int:
-    """A whole number of a node's attributes. Raises InputError where it is missing or is none."""
+    """A whole number from a node's attributes. Raises InputError if it is missing or none."""
     value: Any = node.attrs.get(name, default)
     # A default may be a number that no trace can have.
     return default if value == default and default is not None else whole(name, value)
@@ -97,7 +97,7 @@ _RANK = re.compile(r"([0-9]{1,9})\.(?:et|json)(?:\.gz)?\Z")
 
 @dataclass(frozen=True)
 class _Done:
-    """The ops to wait for, and the tensors to read, of nodes that have finished on a rank."""
+    """The ops and tensors by which later ops wait for nodes that have finished on a rank."""
 
     ops: tuple[str, ...] = ()
     tensors: tuple[str, ...] = ()
@@ -152,8 +152,8 @@ def traces_scenario(traces: Sequence[Trace], machine: Machine, name: str | None 
 
 
 def _ranks(traces: Sequence[Trace], machine: Machine) -> list[Trace]:
-    """The traces by rank: by the numbers at the ends of their files' names, else as they are
-    given.
+    """The traces by rank: by the numbers at the ends of their files' names, else in the given
+    order.
     """
     if len(traces) == 1:
         return [traces[0]] * (machine.devices or 1)
@@ -177,7 +177,7 @@ def _cluster(machine: Machine, ranks: int, hosts: bool) -> Cluster:
     missing = [name for name in names if name not in cluster.index]
     if not missing:
         return cluster
-    # What the host tells its GPU are launches, not data.
+    # Messages from a host to its GPU are launches, not data.
     workers = [device.name for device in cluster.devices if device.runs_ops][:ranks]
     links = [
         Link((worker, name), parse_bandwidth(LAUNCH))
@@ -193,7 +193,7 @@ def _cluster(machine: Machine, ranks: int, hosts: bool) -> Cluster:
 
 
 class _Builder:
-    """Puts the graph together: visits the nodes of all ranks once what they wait for is done."""
+    """A builder of the graph, which visits each node once all that it waits for is built."""
 
     def __init__(self, ranks: Sequence[Trace], cluster: Cluster, machine: Machine) -> None:
         self.ranks, self.cluster, self.machine = ranks, cluster, machine
@@ -214,7 +214,7 @@ class _Builder:
         problems = [*self.meetings.problems]
         left = [(rank, node) for rank, trace in enumerate(self.ranks) for node in trace.nodes]
         moved = not problems
-        # Again and again in the order of the files, so that the order of ops does not hang on how
+        # Repeated passes in the order of the files, so that the order of ops does not depend on how
         # long a node waits for another rank.
         while moved:
             later: list[Ranked] = []
@@ -225,7 +225,7 @@ class _Builder:
                 except InputError as error:
                     place = f"rank {rank}, node {node.id}"
                     problems += [f"{place}: {problem}" for problem in error.problems]
-                    # Those that wait for a wrong node may be wrong too.
+                    # Nodes that wait for a wrong node are still built, to report their faults too.
                     self.done[rank, node.id] = _Done()
             moved, left = len(later) < len(left), later
         if left and not problems:
@@ -258,7 +258,7 @@ class _Builder:
         return True
 
     def _before(self, rank: int, node: Node) -> _Done | None:
-        """All that a node waits for; None where some of it is not built yet."""
+        """The ops and tensors that a node waits for; None where some are not built yet."""
         parts = [self.done.get((rank, number)) for number in node.waits]
         return None if None in parts else _all_done(filter(None, parts))
 
@@ -272,8 +272,8 @@ class _Builder:
         return _Done((self._add(rank, node, device, before, kind=kind, time=seconds),))
 
     def _estimate(self, node: Node) -> Fraction:
-        """Seconds of a node that tells none: max(num_ops / peak, tensor_size / bandwidth), as
-        ASTRA-sim reckons.
+        """Seconds of a node without a time: max(num_ops / peak, tensor_size / bandwidth), as in
+        ASTRA-sim.
         """
         ops, size = (count_of(node, name, 0) for name in ("num_ops", "tensor_size"))
         if not ops and not size:
@@ -287,12 +287,12 @@ class _Builder:
         return max(Fraction(ops) / peak, Fraction(size) / sheet.memory_bandwidth)
 
     def _add(self, rank: int, node: Node, device: str, before: _Done, **fields: Any) -> str:
-        """An op more, placed; returns its name."""
+        """Adds an op and its placement; returns its name."""
         base = f"rank {rank}/{node.name or node.id}"
         if any(Op(base).problems()):
             base = f"rank {rank}/node {node.id}"
         name = base if base not in self.ops else f"{base} #{node.id}"
-        # Another node may be called so already.
+        # Another node may have this name already.
         while name in self.ops:
             name += "'"
         self.ops[name] = Op(name, inputs=before.tensors, control_inputs=before.ops, **fields)
@@ -300,8 +300,8 @@ class _Builder:
         return name
 
     def _carrier(self, rank: int, node: Node, before: _Done) -> str:
-        """The op whose finish lets the node send: the single op on its device for which it waits,
-        else an op of no time that waits for all.
+        """The op after which the node can send: the single op on its device that it waits for, else
+        a new op of no time that waits for all.
         """
         device = self.devices[rank]
         if len(before.ops) == 1 and not before.tensors and self.placement[before.ops[0]] == device:
@@ -309,7 +309,7 @@ class _Builder:
         return self._add(rank, node, device, before, kind="ready", time=Fraction(0))
 
     def _output(self, name: str, size: int) -> str:
-        """A tensor more that an op makes; returns how it is read."""
+        """Adds an output to an op; returns the name by which it is read."""
         op = self.ops[name]
         self.ops[name] = replace(op, outputs=(*op.outputs, Tensor(size)))
         return f"{name}:{len(op.outputs)}"
@@ -324,7 +324,7 @@ class _Builder:
         if len(ready) < len(parts):
             return False
         count = len(meeting)
-        # A rank alone has nobody to send to.
+        # A single rank has nobody to send to.
         if count == 1:
             after = ready
         elif kind == "barrier":
@@ -360,8 +360,8 @@ class _Builder:
             outputs=tuple(map(Tensor, made)),
             attrs={"ranks": [self.devices[rank] for rank, _ in meeting]},
         )
-        # A broadcast leaves nothing on its root, a reduce nothing elsewhere: there only what came
-        # before is done.
+        # A broadcast makes no tensor on its root, a reduce none on other ranks: later nodes there
+        # wait only for what came before.
         root_first = kind == "reduce"
         start = 0 if root_first else count - len(made)
         return [
@@ -370,7 +370,7 @@ class _Builder:
         ]
 
     def _send(self, names: Sequence[str], kind: str, size: int) -> list[_Done]:
-        """A gather to the first rank or a scatter from it, as so many tensors sent."""
+        """Builds a gather to the first rank, or a scatter from it: a tensor for each other rank."""
         root, *others = names
         if kind == "gather":
             tensors = tuple(self._output(name, size) for name in others)

@@ -1,9 +1,8 @@
-"""Reading Chakra's messages: protobuf, each behind its length, or the JSON that its own tools
-write.
+"""Reading of Chakra's messages: protobuf, each after its length, or the JSON of Chakra's tools.
 
 The schema is built here from the field numbers of mlcommons/chakra,
-``schema/protobuf/et_def.proto``: the traces need no package but protobuf's. Times are whole
-microseconds: what lasted less is 0.
+``schema/protobuf/et_def.proto``, so traces need no package but protobuf's. Times are whole
+microseconds: shorter times are 0.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ first, and so on.
 NODE = {
     "id": (1, "uint64"),
     "name": (2, "string"),
-    # An enum, read as its number, so that types yet to come do not vanish.
+    # An enum, read as its number, so that types of later versions do not vanish.
     "type": (3, "int32"),
     "ctrl_deps": (4, "repeated uint64"),
     "data_deps": (5, "repeated uint64"),
@@ -47,7 +46,7 @@ NODE = {
 """The fields of a node that are read, with their numbers and types."""
 FEEDER = {"Id": "id", "Name": "name", "NodeType": "type", "runtime": "duration_micros"}
 JSONIZER = {"dataDeps": "data_deps", "ctrlDeps": "ctrl_deps", "durationMicros": "duration_micros"}
-"""Names of fields in the JSON of Chakra's tools -> those of the message."""
+"""Names of fields in the JSON of Chakra's tools, and in the message."""
 
 MICROSECOND = Fraction(1, 10**6)
 
@@ -82,7 +81,7 @@ def is_trace(source: Source) -> bool:
         first, rest = _message(source.head, 0)
     except InputError:
         return False
-    # The tags of fields 1 and 2, of bytes.
+    # The tags of fields 1 and 2 with values of bytes.
     return len(first) > 1 and first[0] in (0x0A, 0x12) and rest < len(source.head)
 
 
@@ -130,7 +129,9 @@ def _node(fields: Mapping[str, Any]) -> Node:
 
 
 def whole(name: str, value: Any) -> int:
-    """A whole number >= 0; JSON of protobuf writes those of 64 bits as texts. Raises InputError."""
+    """A whole number >= 0, which may be a text: JSON of protobuf writes 64-bit numbers as texts.
+    Raises InputError.
+    """
     if isinstance(value, str):
         with suppress(ValueError):
             value = parse_whole(value)
@@ -148,7 +149,7 @@ def _list(name: str, value: Any) -> list[Any]:
 
 
 def _of_protobuf(data: bytes) -> Iterator[dict[str, Any]]:
-    """The nodes of a file of messages, the first of which tells of the trace."""
+    """The nodes of a file of messages; the first message describes the trace itself."""
     require("google.protobuf", "chakra", "a Chakra trace")
     from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
@@ -175,11 +176,11 @@ def _value(attribute: Any) -> Any:
 
 
 def _message(data: bytes, position: int) -> tuple[bytes, int]:
-    """The message at a position, behind its length (a varint), and where the next begins.
+    """The message at a position, after its length (a varint), and the position of the next.
 
     Raises InputError.
     """
-    # By hand: protobuf reads messages behind their lengths from streams only since 5.29.
+    # Written out here: protobuf reads messages after their lengths only since 5.29.
     length, shift, start, byte = 0, 0, position, 0x80
     while byte >= 0x80:
         if position >= len(data) or shift > 28:
@@ -224,7 +225,7 @@ def _schema() -> Any:
 
 
 def _add(message: Any, name: str, number: int, kind: str) -> Any:
-    """A field more, of a scalar type or of a message (".package.Name"), repeated or not."""
+    """Adds a field of a scalar type or of a message (".package.Name"), repeated or not."""
     *repeated, kind = kind.split()
     entry = message.field.add(name=name, number=number, label=3 if repeated else 1)
     if kind.startswith("."):
@@ -235,7 +236,7 @@ def _add(message: Any, name: str, number: int, kind: str) -> Any:
 
 
 def _of_json(text: str) -> Iterator[dict[str, Any]]:
-    """The nodes of the JSON that Chakra's jsonizer writes (one object behind another) or that its
+    """The nodes of the JSON that Chakra's jsonizer writes (one object after another) or that its
     feeder reads.
     """
     for value in _values(text):
@@ -261,12 +262,12 @@ def _of_feeder(node: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _of_jsonizer(node: Mapping[str, Any]) -> dict[str, Any]:
-    """A node as protobuf's own JSON has it: names in camel case, numbers of 64 bits as texts."""
+    """The fields of a node in protobuf's own JSON: camel-case names, 64-bit numbers as texts."""
     attrs = {}
     for i, attribute in enumerate(_list("attr", node.get("attr", ()))):
         if not isinstance(attribute, dict):
             raise InputError(f"attr[{i}]: must be an object")
-        # The key tells the type: {"name": "comm_size", "int64Val": "8"}.
+        # The key is the type: {"name": "comm_size", "int64Val": "8"}.
         texts = ("name", "docString", "doc_string")
         kind, value = next(((k, v) for k, v in attribute.items() if k not in texts), ("", None))
         if isinstance(value, dict):
@@ -280,7 +281,7 @@ def _of_jsonizer(node: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _values(text: str) -> Iterator[Any]:
-    """The JSON values of a text, one behind another."""
+    """The JSON values of a text, one after another."""
     decoder, position = json.JSONDecoder(parse_int=str), 0
     while position < len(text):
         if text[position].isspace():
@@ -289,7 +290,7 @@ def _values(text: str) -> Iterator[Any]:
         try:
             _, end = decoder.raw_decode(text, position)
         except (json.JSONDecodeError, RecursionError):
-            end = len(text)  # the reader below tells what is wrong
+            end = len(text)  # the reader below reports the fault
         line = text.count("\n", 0, position) + 1
         with prefixed(f"from line {line}: "):
             value = parse_json(text[position:end])

@@ -1,5 +1,5 @@
-"""Around every reader of a foreign format: the file as a source, the machine that the caller
-describes, and the result, a scenario or one part of it, ready to be written with its provenance.
+"""Common parts of the readers of foreign formats: the file as a source, the machine that the caller
+describes, and the result (a scenario or one part of it) with its provenance, ready to be written.
 
 Every reader of this folder builds on it. ``write_imported`` writes with the writers of
 ``simdev.files``: a new key of a file belongs there.
@@ -34,16 +34,16 @@ from ..nouns.strategy import Strategy
 
 HEAD = 2**16
 ZIP, GZIP = b"PK\x03\x04", b"\x1f\x8b"
-# Control characters but for tabs, line ends and escapes, which output of terminals has.
+# Control characters, except tabs, line ends and escapes, which terminal output contains.
 _NEVER_IN_TEXT = frozenset([*range(9), *range(14, 27), *range(28, 32)])
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A file to import. ``sha256`` is of the file as it lies, ``head`` its first bytes.
+    """A file to import. ``sha256`` is the hash of the raw file, ``head`` its first bytes.
 
-    ``data`` is the whole, gunzipped where it is compressed; None for an archive or a model, which
-    may be too large to hold: whoever knows their format opens ``path`` itself.
+    ``data`` is the whole content, gunzipped if compressed; None for an archive or a model, which
+    may be too large to hold: their readers open ``path`` themselves.
     """
 
     path: str
@@ -53,7 +53,7 @@ class Source:
 
     @property
     def name(self) -> str:
-        """The file's name without its folder, which says nothing of the content's origin."""
+        """The file's name without its folder, which says nothing about the content."""
         return label(self.path) if self.path == "-" else os.path.basename(self.path)
 
     @property
@@ -78,7 +78,7 @@ def open_source(path: PathLike) -> Source:
             with open(path, "rb") as file:
                 head = file.read(HEAD)
         except OSError:
-            pass  # the reader below tells it better
+            pass  # the reader below reports it better
     if head.startswith(GZIP) or _could_be_text(head):
         raw, data = read_source(path)
         return Source(path, hashlib.sha256(raw).hexdigest(), data[:HEAD], data)
@@ -100,8 +100,8 @@ def require(package: str, extra: str, noun: str) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class AnyImported:
-    """``source`` is the format, ``notes`` tell what was left out or changed, a line each,
-    ``provenance`` tells what else is known of the file.
+    """The result of an import: ``source`` is the format, ``notes`` are lines on what was left out
+    or changed, ``provenance`` has further facts about the file.
     """
 
     source: str
@@ -111,9 +111,7 @@ class AnyImported:
 
 @dataclass(frozen=True)
 class Imported(AnyImported):
-    """A scenario made of a foreign file; ``profiles`` are paths of profiles that know its ops'
-    times.
-    """
+    """A scenario made of a foreign file; ``profiles`` are paths of profiles with its ops' times."""
 
     graph: Graph
     cluster: Cluster
@@ -154,9 +152,9 @@ class ImportedTables(AnyImported):
 
 
 def write_imported(imported: AnyImported, path: PathLike) -> None:
-    """Write it as one JSON file, whole or not at all.
+    """Write the result of an import as one JSON file, whole or not at all.
 
-    Raises InputError for what cannot be JSON, and OSError.
+    Raises InputError where it cannot be JSON, and OSError.
     """
     write_text(path, imported_text(imported, os.path.dirname(os.fspath(path))))
 
@@ -171,7 +169,7 @@ def imported_text(imported: AnyImported, folder: str = "") -> str:
         **imported.provenance,
     }
     if isinstance(imported, ImportedCluster):
-        # A cluster has an origin for each kind of link; the file's is put beside them.
+        # A cluster has an origin for each kind of link; the file's origin is added to them.
         cluster = imported.cluster
         origins = {"imported": provenance, **cluster.provenance}
         return cluster_text(replace(cluster, provenance=origins))
@@ -211,12 +209,13 @@ def _table_text(table: CollectiveTable) -> str:
 
 @dataclass(frozen=True)
 class Machine:
-    """The caller's description of the machine; None: left open.
+    """The caller's description of the machine; fields that are None are left open.
 
-    With ``cluster``, a preset or a file, nothing else is told, but for ``devices`` of a format that
-    counts ranks: so many of the cluster's are taken. Else there are ``devices`` of the kind
-    ``device``, every two joined at ``bandwidth``, each with ``memory`` ("unlimited"; None: that of
-    the kind's datasheet, else unlimited). Problems name the options of the command line.
+    With ``cluster``, a preset or a file, no other field is given, except ``devices`` for a format
+    that counts ranks: this number of the cluster's devices is used. Else there are ``devices`` of
+    the kind ``device``, every two joined at ``bandwidth``, each with ``memory`` ("unlimited", or
+    None: the memory of the kind's datasheet, else unlimited). Problems name the options of the
+    command line.
     """
 
     cluster: str | None = None
@@ -231,7 +230,7 @@ class Machine:
         if self.devices is not None and self.devices < 1:
             raise InputError(f"--devices: must be at least 1, got {self.devices}")
         require_joinable("--devices", self.devices or 1)
-        # Told here, for what a file tells itself is not asked for again.
+        # Checked here, since a format that has these values itself never reads the fields.
         given = ("bandwidth", self.bandwidth, parse_bandwidth), ("memory", self.memory, parse_bytes)
         for name, value, parse in given:
             try:
@@ -259,7 +258,7 @@ class Machine:
         return None if self.memory == UNLIMITED else self.memory
 
     def build(self, at_least: int = 1) -> Cluster:
-        """The cluster, of this many devices where their number is left open. Raises InputError."""
+        """The cluster, with ``at_least`` devices where ``devices`` is None. Raises InputError."""
         if self.cluster is not None:
             if self.devices not in (None, at_least):
                 raise InputError("--devices: --cluster tells it")
@@ -300,8 +299,8 @@ def graph_scenario(
     timed: bool = False,
     cluster: Cluster | None = None,
 ) -> Imported:
-    """A graph on a machine, or on the ``cluster`` that was made of it, all of it on the first
-    device that runs ops. ``timed`` where a profile goes with it. Raises InputError.
+    """A scenario of a graph on a machine, or on a ``cluster`` already made from it, with all ops on
+    the first device that runs ops. ``timed``: a profile has its times. Raises InputError.
     """
     cluster = cluster or machine.build()
     first = next(device.name for device in cluster.devices if device.runs_ops)
@@ -310,7 +309,7 @@ def graph_scenario(
 
 
 def _untimed(graph: Graph, cluster: Cluster) -> list[str]:
-    """A note of ops without a time on a machine without a datasheet."""
+    """A note on ops without a time on a machine without a datasheet."""
     count = sum(
         op.time is None and traits_of(op.kind).leaf is None and op.kind not in COLLECTIVES
         for op in graph.ops

@@ -1,12 +1,10 @@
-"""Graphs of networkx: node-link JSON and GraphML, with the attributes that the field gives to nodes
-and edges.
+"""Graphs of networkx: node-link JSON and GraphML, with the usual attributes of nodes and edges.
 
-A node is an op, an edge a tensor that its end reads. Known attributes are those of
-``simdev.nouns.graph``; any other is kept with the op. Pickles are not read: they run whatever their
-maker wrote into them.
+A node is an op, an edge a tensor that its end reads. Known attributes are the fields of
+``simdev.nouns.graph``; any other is kept with the op. Pickles are not read, for they can run any
+code.
 
-``formats.import_file`` calls it. A new field of an op that such files should tell has to be added
-here too.
+``formats.import_file`` calls it. A new field of an op that such files may have is added here too.
 """
 
 from __future__ import annotations
@@ -60,7 +58,7 @@ def _graphml(text: str) -> nx.Graph[Any]:
         raise InputError(f"line {line}, column {column}: not XML: {reason}") from None
     except nx.NetworkXException as error:
         raise InputError(f"not GraphML: {error}") from None
-    # what networkx meets where it converts values
+    # errors of networkx when it converts values
     except (KeyError, ValueError, TypeError):
         raise InputError("not GraphML: a value does not fit its key, or has none") from None
 
@@ -107,7 +105,7 @@ def _node_link_problems(value: Mapping[str, Any], edges: str) -> Iterator[str]:
 
 
 def _without_parallels(graph: nx.Graph[Any]) -> nx.DiGraph[Any]:
-    """The edges of a multigraph with parallel ones as one, of the bytes of all."""
+    """A multigraph with parallel edges merged into one, whose bytes are their sum."""
     import networkx as nx
 
     network: nx.DiGraph[Any] = nx.DiGraph()
@@ -128,11 +126,11 @@ def _without_parallels(graph: nx.Graph[Any]) -> nx.DiGraph[Any]:
 def network_scenario(
     network: nx.DiGraph[Any], machine: Machine, name: str | None = None
 ) -> Imported:
-    """The ops of a network on a machine. Raises InputError with every problem.
+    """The scenario of a network on a machine. Raises InputError with every problem.
 
-    A node's outputs are the different sizes of its out-edges; edges that tell none read the node's
-    own ``bytes``, and where it tells none either its end only waits. Times are seconds unless an
-    attribute or a unit says otherwise.
+    A node has an output for each different size of its out-edges. An edge without a size reads the
+    node's own ``bytes``; where the node has none either, the end of the edge only waits. Times are
+    seconds unless an attribute or a unit says otherwise.
     """
     problems: list[str] = []
     sizes = {node: _outputs(network, node, problems) for node in network.nodes}
@@ -142,7 +140,7 @@ def network_scenario(
         with collecting(problems, f"node {node}: "):
             op = _op(str(node), fields)
             kept |= set(op.attrs)
-            # With the size of an edge its tensor is wrong too, which has been told already.
+            # A wrong size of an edge has been reported already; its tensor would be wrong too.
             if not problems:
                 ops.append(_with_edges(op, network, node, sizes))
     refuse(problems)
@@ -157,7 +155,7 @@ def network_scenario(
 
 
 def _outputs(network: nx.DiGraph[Any], node: Any, problems: list[str]) -> list[int]:
-    """The sizes of a node's outputs: its own first, then those of its out-edges, each once."""
+    """The sizes of a node's outputs: its own first, then its out-edges' sizes, each once."""
     places = [(f"node {node}: ", network.nodes[node], OUTPUT)]
     places += [
         (f"edge {node} -> {end}: ", fields, EDGE)
@@ -173,13 +171,13 @@ def _outputs(network: nx.DiGraph[Any], node: Any, problems: list[str]) -> list[i
 
 
 def _size(fields: Mapping[str, Any], known: Sequence[str]) -> int | None:
-    """The bytes that one of these attributes tells, or None."""
+    """The bytes in the first of these attributes that is there, or None."""
     name = next((name for name in known if fields.get(name) is not None), None)
     return None if name is None else size_of(fields, name)
 
 
 def _op(name: str, fields: Mapping[str, Any]) -> Op:
-    """The op of a node without its edges; its attrs are what means nothing to simdev."""
+    """The op of a node without its edges; attributes unknown to simdev become its ``attrs``."""
     rest = {key: value for key, value in fields.items() if value is not None}
     kind = next((str(rest.pop(key)) for key in KIND if isinstance(rest.get(key), str)), "op")
     time = only(rest, tuple(TIME), "time")
@@ -195,7 +193,7 @@ def _op(name: str, fields: Mapping[str, Any]) -> Op:
 
 
 def _with_edges(op: Op, network: nx.DiGraph[Any], node: Any, sizes: Mapping[Any, list[int]]) -> Op:
-    """The op with what it reads and what it makes."""
+    """The op with its inputs and outputs."""
     inputs, waits = [], []
     for producer, _, fields in network.in_edges(node, data=True):
         if not sizes[producer]:

@@ -1,18 +1,18 @@
 """Output of NVIDIA's tools: the matrix of ``nvidia-smi topo -m`` and logs of nccl-tests.
 
-The matrix shows which GPUs are joined by NVLink, and how far apart the others are on PCIe. It tells
+The matrix shows which GPUs are joined by NVLink, and how far apart the others are on PCIe. It has
 the kind of every connection and no rates. Rates and latencies are assumptions, stated in the
-cluster's provenance for each kind of link: those of NVLink and PCIe that NCCL itself reckons with
-(``src/graph/topo.h``), latencies as the presets of simdev have them.
+cluster's provenance for each kind of link: NCCL's own rates of NVLink and PCIe
+(``src/graph/topo.h``), and the latencies of simdev's presets.
 
 A test of nccl-tests (and rccl-tests) prints lines ``size count type redop root time algbw busbw
 #wrong``, the last four out of place and again in place: bytes, us and GB/s
-(https://github.com/NVIDIA/nccl-tests, PERFORMANCE.md). The collective is told by its header or
-command line, else by ``busbw / algbw``. The times out of place count. A log becomes a table of each
-collective, and a line fitted to it.
+(https://github.com/NVIDIA/nccl-tests, PERFORMANCE.md). The collective follows from its header or
+command line, else from ``busbw / algbw``. Times out of place are used. A log becomes a table of
+each collective, and a line fitted to it.
 
-``formats.import_file`` calls it. The table of collectives that a log becomes is read by
-``simdev.files`` and used by ``simdev.costs.collectives``.
+``formats.import_file`` calls it. ``simdev.files`` reads the resulting table of collectives, and
+``simdev.costs.collectives`` uses it.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ SWITCHES = {
     "NODE": "socket",
     "SYS": "system",
 }
-"""Connections over PCIe, from the nearest (a bridge, several, the host bridge, the NUMA node, the
-machine), and the device at which connections of a kind meet.
+"""Kinds of connections over PCIe, the nearest first (a bridge, several, the host bridge, the NUMA
+node, the machine), and the name of the device where connections of the kind meet.
 """
 NEAR = tuple(SWITCHES)
 
@@ -49,7 +49,7 @@ _GPU, _NVLINK = re.compile(r"GPU([0-9]{1,9})\Z"), re.compile(r"NV([0-9]{1,3})\Z"
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """Assumptions about a kind of GPU: its NVLinks, the rate of each as NCCL reckons, the
+    """Assumptions about a kind of GPU: its number of NVLinks, the rate of each in NCCL, the
     generation of its PCIe.
     """
 
@@ -92,13 +92,13 @@ ROLES = {
         "6 to 40",
     ),
 }
-"""The latency of links by what they are for, and where their bandwidth comes from."""
+"""The latency of links by role, and the source of their bandwidth."""
 
 
 @dataclass(frozen=True, slots=True)
 class Topology:
-    """The matrix: names of GPUs, then of network adapters; kinds of connection; the affinities of
-    each, which tell where it sits.
+    """The matrix: names of GPUs and of network adapters, kinds of connection by pair, and the
+    affinities of each (``places``), from which its NUMA node follows.
     """
 
     gpus: tuple[str, ...]
@@ -118,7 +118,7 @@ class Topology:
 
 
 def parse_topology(text: str) -> Topology:
-    """The matrix of the text, wherever it begins.
+    """The matrix in a text, which may begin at any line.
 
     Raises InputError with every problem, each with its line.
     """
@@ -168,12 +168,12 @@ def _matrix_problems(names: Sequence[str], kinds: Mapping[tuple[str, str], str])
 def topology_cluster(
     topology: Topology, machine: Machine, name: str | None = None
 ) -> ImportedCluster:
-    """The cluster of a matrix, of GPUs of the kind ``machine.device``; ``machine.bandwidth`` is
-    that of a GPU's PCIe.
+    """The cluster of a matrix, with GPUs of the kind ``machine.device``; ``machine.bandwidth`` is
+    the bandwidth of a GPU's PCIe.
 
-    Pairs of NV# have a link of that many lanes, or all GPUs one to a switch where a GPU has not as
-    many NVLinks as such links would need. Others go over a tree of PCIe switches, host bridges and
-    sockets. Raises InputError.
+    A pair of GPUs with NV# has a link of # lanes; where a GPU would need more NVLinks than it has,
+    all GPUs have a link to a switch instead. Other pairs are joined by a tree of PCIe switches,
+    host bridges and sockets. Raises InputError.
     """
     if machine.device is None:
         raise InputError(
@@ -202,7 +202,7 @@ def topology_cluster(
 
 
 class _Builder:
-    """Puts the cluster together, link by link."""
+    """A builder of the cluster, link by link."""
 
     def __init__(self, topology: Topology, machine: Machine) -> None:
         self.topology = topology
@@ -222,7 +222,7 @@ class _Builder:
         self.provenance: dict[str, Any] = {}
 
     def nvlinks(self) -> None:
-        """A link for each pair of NV#, or for each GPU one to a switch."""
+        """Adds a link for each pair with NV#, or from each GPU to a switch."""
         counts = {pair: self.topology.nvlinks(*pair) for pair in self.topology.pairs}
         used = [
             sum(count for pair, count in counts.items() if gpu in pair)
@@ -241,10 +241,9 @@ class _Builder:
                 self.link(self.names[first], self.names[second], "nvlink", kind, count)
 
     def pcie(self) -> None:
-        """A tree: what is near meets at a switch of its own, and these meet farther up."""
-        # The device at the top of each part so far. Adapters take part ("": no device), for two
-        # GPUs joined by NVLink are often known to share a bridge only by the adapter that both are
-        # near to.
+        """Adds a tree of PCIe: near devices meet at a switch, and switches meet farther up."""
+        # The device at the top of each part so far. Adapters take part ("": no device), since two
+        # GPUs joined by NVLink often show that they share a bridge only by an adapter near both.
         tops = {
             frozenset([name]): self.names.get(name, "")
             for name in (*self.names, *self.topology.adapters)
@@ -258,7 +257,7 @@ class _Builder:
             }
 
     def _joined(self, kind: str, parts: Sequence[str]) -> str:
-        """The device at the top of parts that meet: a switch, or a part that is alone."""
+        """The device at the top of parts that meet: a new switch, or a single part's device."""
         if len(parts) < 2:
             return parts[0] if parts else ""
         # Two sockets are joined by a link of their own, not by a switch.
@@ -273,7 +272,7 @@ class _Builder:
         return switch
 
     def _meeting(self, depth: int, parts: Sequence[frozenset[str]]) -> list[set[frozenset[str]]]:
-        """Sets of parts that are connected no farther than this, in the order of the matrix."""
+        """Sets of parts that are connected at this depth or nearer, in the order of the matrix."""
         import networkx as nx
 
         graph: nx.Graph[frozenset[str]] = nx.Graph()
@@ -298,13 +297,13 @@ class _Builder:
         return depth >= NEAR.index("NODE" if near else "SYS")
 
     def switch(self, name: str) -> str:
-        """A switch more; returns its name."""
+        """Adds a switch; returns its name."""
         count = sum(device.name.startswith(f"{name}:") for device in self.switches)
         self.switches.append(Device(f"{name}:{count}", "switch"))
         return self.switches[-1].name
 
     def link(self, first: str, second: str, role: str, kind: str, lanes: int | None = None) -> None:
-        """A link more, with the provenance of its kind."""
+        """Adds a link, and the provenance of its kind."""
         latency, source = ROLES[role]
         if lanes is not None:
             rate = self.lane * lanes
@@ -345,7 +344,7 @@ TESTS = {
 SIZE, TIME = ("size", "bytes"), "time"
 # Bandwidths are printed with two digits behind the point.
 TOLERANCE = 0.02
-# What mpirun --tag-output puts before each line.
+# The tag that mpirun --tag-output puts before each line.
 _TAG = re.compile(r"^\s*\[[^\]]*\]\s*<std(?:out|err)>:\s?")
 _TEST = re.compile(
     r"\b(all_reduce|all_gather|reduce_scatter|alltoall|broadcast|reduce|sendrecv|\w+)_perf(?:_mpi)?\b"
@@ -356,7 +355,7 @@ _NUMBER = re.compile(r"[0-9]{1,40}(?:\.[0-9]+)?\Z")
 
 @dataclass
 class Run:
-    """One run of a test: its collective and ranks where they are told, and rows of (bytes, us,
+    """A run of a test: its name and ranks as far as the log has them, and rows of (bytes, us,
     algbw, busbw).
     """
 
@@ -382,7 +381,7 @@ class Run:
         size = int(words[0])
         if size > MAX_BYTES:
             raise InputError(f"size: larger than 2^60 bytes: {size}")
-        # Out of place, the first of two columns of this name.
+        # The first of two columns of this name is out of place.
         faults = dict(zip(self.columns[: time + 4], words, strict=False)).get("#wrong", "0")
         if faults not in ("0", "N/A"):
             raise InputError(f"{faults} wrong results: a time of wrong results tells nothing")
@@ -394,7 +393,7 @@ class Run:
 
 
 def parse_log(text: str) -> tuple[Run, ...]:
-    """The tests that a log holds, lines of others between them passed over.
+    """The tests in a log, which may have other lines between them.
 
     Raises InputError with every problem.
     """
@@ -425,8 +424,8 @@ def parse_log(text: str) -> tuple[Run, ...]:
 def log_tables(runs: Sequence[Run], machine: Machine, name: str | None = None) -> ImportedTables:
     """A table of each test.
 
-    ``machine.devices`` is the number of ranks where the log does not tell it. Raises InputError
-    where a collective cannot be told, or two tests are of one collective over as many ranks.
+    ``machine.devices`` is the number of ranks where the log does not have it. Raises InputError
+    where a collective is unclear, or two tests have the same collective and number of ranks.
     """
     machine.refuse(
         "is nothing that tables of collectives hold", "cluster", "device", "bandwidth", "memory"
@@ -466,7 +465,7 @@ def _identify(run: Run, devices: int | None) -> tuple[str, int]:
         raise InputError(
             f"{run.name}_perf: no collective that simdev knows; those are {', '.join(TESTS)}"
         )
-    # Of the largest bandwidth, whose two digits behind the point weigh least.
+    # From the row of the largest bandwidth, where rounding to two digits matters least.
     _, _, algbw, busbw = max(run.rows, key=lambda row: row[3])
     factor = float(busbw / algbw) if algbw else 0.0
     collective = TESTS[run.name] if run.name else _by_factor(run, factor)
@@ -485,7 +484,7 @@ def _identify(run: Run, devices: int | None) -> tuple[str, int]:
 
 
 def _by_factor(run: Run, factor: float) -> str:
-    """The collective of a test without a name, by its rows."""
+    """The collective of a test without a name, from its rows."""
     adds = run.redop not in ("", "none")
     if run.root.isdigit():
         return "reduce" if adds else "broadcast"
@@ -499,7 +498,7 @@ def _by_factor(run: Run, factor: float) -> str:
 
 
 def _ranks_by_factor(collective: str, factor: float) -> int:
-    """The number of ranks by the bus bandwidths, where the log does not list them."""
+    """The number of ranks from ``busbw / algbw``, where the log does not list them."""
     share = factor / 2 if collective == "all_reduce" else factor
     if collective in COLLECTIVES[:4] and 0 < share < 1:
         ranks = round(1 / (1 - share))
@@ -510,7 +509,7 @@ def _ranks_by_factor(collective: str, factor: float) -> int:
 
 
 def _fit(collective: str, ranks: int, rows: Sequence[tuple[int, Fraction]]) -> dict[str, Any]:
-    """Latency and bus bandwidth of the line through the times that lessens the squares of its
+    """Latency and bus bandwidth of the line through the times with the least sum of squared
     relative errors.
     """
     import numpy as np
@@ -520,8 +519,8 @@ def _fit(collective: str, ranks: int, rows: Sequence[tuple[int, Fraction]]) -> d
     columns = np.stack([1 / times, sizes * factor / times], axis=1)
     (latency, slope), *_ = np.linalg.lstsq(columns, np.full(len(times), 1.0), rcond=None)
     if latency < 0 or slope <= 0:
-        # A curve that no line of this kind meets: the smallest message tells the latency and the
-        # largest the bandwidth.
+        # No valid line fits such a curve: the smallest message gives the latency, the largest the
+        # bandwidth.
         latency = times.min()
         slope = max(times[sizes.argmax()] - latency, latency) / sizes.max() / factor
     error = float(np.mean(np.abs(columns @ np.array([latency, slope]) - 1)))

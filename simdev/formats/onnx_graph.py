@@ -1,9 +1,9 @@
-"""From the nodes of an ONNX model to a graph: operators in simdev's kinds, views folded away as
-captured graphs do.
+"""The graph of an ONNX model: operators become simdev's kinds, and views are folded away as in
+captured graphs.
 
-``formats.import_file`` calls ``model_scenario``. A kind of op that is named here has its
-description in ``simdev.nouns.semantics.kinds``; what the same operator is called where PyTorch runs
-it is in ``simdev.measure.kinds``, and the names must agree, so that one profile answers for both.
+``formats.import_file`` calls ``model_scenario``. Every kind named here has its description in
+``simdev.nouns.semantics.kinds``. ``simdev.measure.kinds`` names the same operators of PyTorch; the
+names must agree, so that one profile serves both.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from .imported import Imported, Machine, graph_scenario
 from .onnx_model import Model, Shape, ValueType
 
 # Operators of ONNX in the kinds of simdev: the kind, which inputs are data, the attributes.
-# Kinds, operand order and attributes are those of docs/reference/ops.md, which are PyTorch's
-# where PyTorch has the operator: so a profile measured there answers. Operators that PyTorch
-# would run as views (Reshape, Transpose, ..) are none here.
+# Kinds, operand order and attributes follow docs/reference/ops.md, and so PyTorch wherever it has
+# the operator, so that a profile measured there applies. Operators that PyTorch would run as views
+# (Reshape, Transpose, ..) do not become ops.
 
 ELEMENTWISE: Mapping[str, str] = {
     "Abs": "abs", "Add": "add", "And": "logical_and", "Cast": "cast", "CastLike": "cast",
@@ -68,7 +68,7 @@ class Operator:
     weights: frozenset[int] = frozenset()
 
     def operands(self, count: int | None = None) -> Operands:
-        """The first so many inputs (None: all), without those left out."""
+        """The first ``count`` inputs (None: all), without omitted ones."""
         return [(i, shape) for i, shape in enumerate(self.inputs[:count]) if shape is not None]
 
     def shape(self, index: int) -> Shape:
@@ -85,11 +85,11 @@ class Operator:
         count: int | None = None,
         made: Sequence[Shape] | None = None,
     ) -> Translation:
-        """An op of this kind with the first so many operands (None: all), as they are."""
+        """An op of this kind with the first ``count`` operands (None: all), unchanged."""
         return Translation(kind, self.operands(count), attrs, made)
 
     def axis(self, default: int) -> int:
-        """The attribute of this name, counted from the front of input 0."""
+        """The attribute ``axis``, counted from the front of input 0."""
         return _axis(self.attrs.get("axis", default), len(self.shape(0)))
 
 
@@ -97,8 +97,8 @@ class Operator:
 class Translation:
     """An op of simdev: its kind, operands and attributes.
 
-    ``made`` are the shapes of its outputs where they differ from the model's, ``pad`` (amounts,
-    shape) an op that pads operand 0 before.
+    ``made`` has the shapes of its outputs where they differ from the model's; ``pad`` (amounts,
+    shape) describes an op that pads operand 0 first.
     """
 
     kind: str
@@ -113,7 +113,7 @@ RULES: dict[str, Rule] = {}
 
 
 def rule(*names: str) -> Callable[[Rule], Rule]:
-    """Registers how operators of these names are translated."""
+    """A decorator that registers a function as the translation of operators of these names."""
 
     def registered(function: Rule) -> Rule:
         RULES.update(dict.fromkeys(names, function))
@@ -145,8 +145,8 @@ def _axis(axis: int, rank: int) -> int:
 def _elementwise(operator: Operator) -> Translation:
     # A number that is the same in every step is no operand: PyTorch hands it to the kernel.
     numbers = {i for i in operator.known if prod(operator.inputs[i] or ()) == 1}
-    # The bounds of a clip are numbers too, whoever computes them; the second input of a cast tells
-    # a type.
+    # The bounds of a clip are numbers too, even computed ones; the second input of a cast only
+    # gives a type.
     all_ = operator.operands(1 if operator.kind in ("Clip", "CastLike") else None)
     operands = [(i, shape) for i, shape in all_ if i not in numbers] or operator.operands(1)
     is_power = operator.kind == "Pow" and 1 in numbers
@@ -161,7 +161,7 @@ def _reduction(operator: Operator) -> Translation:
     if operator.kind.startswith("Arg"):
         axes = [operator.attrs.get("axis", 0)]
     else:
-        # An attribute in older opsets, an input since; none means all.
+        # An attribute in older opsets, an input in newer ones; without axes all are reduced.
         axes = operator.known.get(1, operator.attrs.get("axes")) or range(rank)
     attrs: dict[str, Any] = {"dim": sorted(_axis(axis, rank) for axis in axes)}
     if operator.attrs.get("keepdims", 1):
@@ -201,9 +201,7 @@ def _pool(operator: Operator) -> Translation:
 
 
 def _window(operator: Operator, kernel: Sequence[int]) -> tuple[dict[str, Any], list[int]]:
-    """The attributes of a window, and the padding before and after each spatial dimension, all of
-    the former first.
-    """
+    """The attributes of a window, and its padding before, then after, each spatial dimension."""
     given, unit, none = operator.attrs, [1] * len(kernel), [0] * len(kernel)
     strides, dilations = (list(given.get(name, unit)) for name in ("strides", "dilations"))
     attrs: dict[str, Any] = {"stride": strides, "dilation": dilations}
@@ -220,7 +218,7 @@ def _window(operator: Operator, kernel: Sequence[int]) -> tuple[dict[str, Any], 
     )
     for size, out, width, step, spread in extents:
         total = max((out - 1) * step + (width - 1) * spread + 1 - size, 0)
-        # SAME_UPPER has the odd element behind, SAME_LOWER before.
+        # SAME_UPPER has the odd element after the dimension, SAME_LOWER before it.
         before.append(total // 2 if auto == "SAME_UPPER" else total - total // 2)
         after.append(total - before[-1])
     return attrs, before + after
@@ -263,8 +261,8 @@ def _gemm(operator: Operator) -> Translation:
 def _matmul(operator: Operator) -> Translation:
     first, second = operator.shape(0), operator.shape(1)
     operands = operator.operands()
-    # PyTorch runs the rows of all batches together where the second is a matrix, else it makes the
-    # batches a single dimension.
+    # PyTorch runs the rows of all batches together where the second operand is a matrix; else it
+    # makes the batches a single dimension.
     if len(first) > 2 and len(second) == 2:
         rows = (prod(first[:-1]), first[-1])
         return Translation("matmul", [(0, rows), (1, second)], made=[(rows[0], second[1])])
@@ -296,7 +294,7 @@ def _group_norm(operator: Operator) -> Translation:
 def _softmax(operator: Operator) -> Translation:
     kind = "softmax" if operator.kind == "Softmax" else "log_softmax"
     if operator.opset >= 13:
-        # As written, for so PyTorch's keys have it.
+        # The axis as written, as in the keys of PyTorch's profiles.
         return operator.becomes(kind, {"dim": operator.attrs.get("axis", -1)}, 1)
     # Before opset 13 all dimensions from the axis on are one.
     shape, axis = operator.shape(0), operator.axis(1)
@@ -358,10 +356,9 @@ VIEWS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class _Value:
-    """A value as its readers see it: the tensor behind it as it is stored, and the shape that it is
-    seen under.
+    """A value, perhaps a view: the stored tensor behind it, and the shape that its readers see.
 
-    ``swapped`` says that nothing but its last two dimensions changed places.
+    ``swapped``: the view only swaps the last two dimensions.
     """
 
     reference: str
@@ -396,7 +393,7 @@ def model_graph(
         try:
             build.node(node)
         except (InputError, ValueError, KeyError, IndexError, TypeError) as error:
-            # The attributes are the file's: what does not fit the operator is told with its node.
+            # Attributes come from the file: where they do not fit, the message names the node.
             reason = f"{error.args[0]}: missing" if isinstance(error, KeyError) else str(error)
             if isinstance(error, (IndexError, TypeError)):
                 reason = "has too few inputs or shapes, or an attribute of another type"
@@ -411,7 +408,7 @@ def _tensor(type_: ValueType) -> Tensor:
 
 
 class _Builder:
-    """Writes the ops one after another."""
+    """A builder of the graph, op after op."""
 
     def __init__(self, model: Model, unknown: Counter[str]) -> None:
         self.model, self.unknown = model, unknown
@@ -420,7 +417,7 @@ class _Builder:
         self._names: set[str] = set()
 
     def node(self, node: Any) -> None:
-        """Writes the op of a node, where it is one. Raises InputError, KeyError, .."""
+        """Adds the op of a node, unless it is a view. Raises InputError, KeyError, .."""
         types = self.model.types
         if node.op_type in ("Constant", "ConstantOfShape"):
             self.leaf(node.output[0], "constant")
@@ -454,7 +451,7 @@ class _Builder:
             value = helper.get_attribute_value(attribute)
             if isinstance(value, bytes):
                 value = value.decode("utf-8", "replace")
-            # Others, like tensors and graphs, tell nothing of the work.
+            # Other attributes, like tensors and graphs, do not affect the work.
             if attribute.ints or attribute.floats:
                 attrs[attribute.name] = list(value)
             elif isinstance(value, (int, float, str)):
@@ -472,7 +469,7 @@ class _Builder:
         )
 
     def _value(self, name: str) -> _Value:
-        """A value that is read; a weight or a constant becomes an op where it is read first."""
+        """A value that a node reads; a weight or a constant becomes an op when first read."""
         if name not in self._values:
             if name not in self.model.types:
                 raise InputError(f"reads {name}, which nothing makes")
@@ -480,7 +477,7 @@ class _Builder:
         return self._values[name]
 
     def leaf(self, name: str, kind: str) -> None:
-        """Writes the op of a value that nothing computes."""
+        """Adds the op of a value that nothing computes."""
         type_ = self.model.types[name]
         tensor = _tensor(type_)
         op = Op(self._unique(name), kind, outputs=(tensor,), time=0)
@@ -490,9 +487,7 @@ class _Builder:
         self._values[name] = _Value(op.name, type_, type_.shape)
 
     def _padded(self, node: Any, value: _Value, pad: list[int], shape: Shape) -> _Value:
-        """A value padded by a separate op, before a window that is padded differently on both
-        sides.
-        """
+        """A value padded by a separate op, for a window whose padding differs between sides."""
         padded = ValueType(shape, value.stored.dtype)
         attrs: dict[str, Any] = {"pad": pad}
         if value.shape != value.stored.shape:
@@ -516,7 +511,7 @@ class _Builder:
         for i, (value, flag) in enumerate(zip(operands, flags, strict=False)):
             if value.swapped:
                 shapes[i] = (*shapes[i][:-2], shapes[i][-1], shapes[i][-2])
-                # Two swaps are none.
+                # Two swaps cancel.
                 if not attrs.pop(flag, False):
                     attrs[flag] = True
         names = [name for name in node.output if name in self.model.types]
@@ -543,9 +538,9 @@ class _Builder:
             self._values[name] = _Value(reference, type_, seen[i].shape)
 
     def _unique(self, name: str) -> str:
-        """A name that an op can have, with _1, _2, .. behind it where it is taken."""
+        """A valid and unique name of an op, with _1, _2, .. appended where it is taken."""
         letters = [c if c.isprintable() else "_" for c in name.replace(":", "_")]
-        # Shorter than a name may be, for the number.
+        # Cut to leave room for the number.
         plain = ("".join(letters).lstrip("/^") or "op")[: MAX_NAME - 8]
         unique, count = plain, 0
         while unique in self._names:
@@ -556,7 +551,7 @@ class _Builder:
 
 
 def _swaps(node: Any, value: _Value, shape: Shape) -> bool:
-    """Whether a view of a value is swapped in its last two dimensions and nothing else."""
+    """Whether a view of a value only swaps the last two dimensions."""
     if node.op_type != "Transpose":
         return value.swapped and shape == value.shape
     rank = len(shape)

@@ -1,11 +1,11 @@
-"""An ONNX model with all its shapes: symbolic dimensions given numbers, what only computes shapes
-computed.
+"""An ONNX model with all its shapes: symbolic dimensions get numbers, and nodes that only compute
+shapes are evaluated.
 
 Shapes come from ``onnx.shape_inference``. Exported models compute the shapes of their reshapes
 while they run (Shape, Gather, Concat, ..): such nodes are evaluated here by ``onnx.reference`` and
 are no ops of the step.
 
-``onnx_graph`` builds on it. Which operators count as shape arithmetic is decided here alone.
+``onnx_graph`` builds on it. Only this module decides which operators count as shape arithmetic.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ CONTROL = frozenset(
     {"If", "Loop", "Scan", "SequenceMap", "Optional", "SequenceConstruct", "SequenceAt"}
 )
 RANDOM = ("Random", "Bernoulli", "Multinomial")
-SMALL = 2**16  # elements of a constant that is worth knowing: those of shapes are few
+SMALL = 2**16  # elements: the values of larger constants are not kept, for shapes have few
 ROUNDS = 8
 NEVER_LARGER = frozenset(
     {
@@ -56,10 +56,10 @@ class ValueType:
 
 @dataclass(frozen=True)
 class Model:
-    """The nodes of a model that do something, in order, with the types of all values.
+    """The nodes of a model that do work, in order, with the types of all values.
 
-    ``known`` holds the small values that no input changes, ``weights`` are the initializers,
-    ``inputs`` those of the batch. Each node is onnx's own message.
+    ``known`` has the small values that do not depend on inputs, ``weights`` the names of
+    initializers, ``inputs`` the names of the batch's inputs. Each node is onnx's own message.
     """
 
     name: str
@@ -74,7 +74,7 @@ class Model:
 def is_model(source: Source) -> bool:
     """Whether a file that is no text begins as a model: its version first, or its producer."""
     head = source.head
-    # The tag of ir_version (1 to 20), then that of any of the fields 2 to 8.
+    # The tag of ir_version (1 to 20), then the tag of one of the fields 2 to 8.
     version = int.from_bytes(head[1:2], "big")
     return head[:1] == b"\x08" and 1 <= version <= 20 and head[2:3] in b"\x12\x1a\x22\x2a\x3a\x42"
 
@@ -101,15 +101,14 @@ def parse_model(source: Source) -> Any:
 def read_model(message: Any, dims: Mapping[str, int] | None = None) -> Model:
     """The model of a message. ``dims`` gives numbers to its symbolic dimensions by name ("batch").
 
-    Raises InputError with every problem: dimensions without a number, control flow, shapes that
-    cannot be told.
+    Raises InputError with every problem: dimensions without a number, control flow, unknown shapes.
     """
     message = _inlined(message)
     graph = message.graph
     weights = frozenset(tensor.name for tensor in graph.initializer)
     inputs = [value for value in graph.input if value.name not in weights]
     _set_dims(inputs, dims or {})
-    # What was said of other sizes than these would go before the inference.
+    # Stored shapes, perhaps for other sizes, would override the inference.
     del graph.value_info[:]
     for value in graph.output:
         value.ClearField("type")
@@ -134,7 +133,7 @@ def read_model(message: Any, dims: Mapping[str, int] | None = None) -> Model:
 
 
 def _inlined(message: Any) -> Any:
-    """The model with its functions inlined; refuses what is no graph. Raises InputError."""
+    """The model with its functions inlined. Raises InputError where it is no single graph."""
     graph = message.graph
     if not graph.node:
         raise InputError("not an ONNX model: its graph has no nodes")
@@ -203,7 +202,7 @@ def _set_dims(inputs: Sequence[Any], dims: Mapping[str, int]) -> None:
 
 
 def _small(tensor: Any) -> Array | None:
-    """The values of a small initializer; None of a large one, or where they lie elsewhere."""
+    """The values of a small initializer; None where it is large or in another file."""
     import onnx
 
     if prod(tensor.dims) > SMALL or tensor.data_location == onnx.TensorProto.EXTERNAL:
@@ -215,7 +214,7 @@ def _small(tensor: Any) -> Array | None:
 
 
 def _inferred(message: Any, known: dict[str, Array]) -> Any:
-    """The model with its shapes; fills ``known`` with what no input changes. Raises InputError."""
+    """The model with its shapes; ``known`` gets values that no input changes. Raises InputError."""
     import onnx
 
     for _ in range(ROUNDS):
@@ -231,7 +230,7 @@ def _inferred(message: Any, known: dict[str, Array]) -> Any:
         _evaluate(graph, known)
         if len(known) == before:
             break
-        # A value that is known lets the inference see through the Reshape that reads it.
+        # With a known value the inference can resolve the Reshape that reads it.
         made = {name for node in graph.node for name in node.output}
         new = (known.keys() & made) - {tensor.name for tensor in graph.initializer}
         left = [node for node in graph.node if not _made(node) & new]
@@ -244,8 +243,8 @@ def _inferred(message: Any, known: dict[str, Array]) -> Any:
 
 
 def _evaluate(graph: Any, known: dict[str, Array]) -> None:
-    """Adds to ``known`` the outputs of nodes whose inputs are known, and of those that only ask for
-    a shape.
+    """Adds to ``known`` the outputs of nodes whose inputs are known, and of nodes that only read a
+    shape.
     """
     import numpy as np
 
@@ -284,8 +283,7 @@ def _run(node: Any, known: Mapping[str, Array]) -> dict[str, Array]:
     try:
         values = ReferenceEvaluator(node).run(None, feeds)
     except Exception:
-        # The reference runs what a foreign model says: whatever goes wrong, the node stays an op of
-        # the step.
+        # The reference runs a foreign model's node: on any error the node stays an op of the step.
         return {}
     outputs = zip(node.output, values, strict=False)
     made = {name: value for name, value in outputs if name and isinstance(value, np.ndarray)}

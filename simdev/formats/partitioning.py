@@ -2,7 +2,7 @@
 and backward times, activations and parameters; and workloads of dnn-partitioning (Tarnawski et al.,
 NeurIPS 2020), which are JSON of nodes with times on two kinds of device.
 
-``formats.import_file`` calls it. The maximum load of that paper's nodes is kept as an attribute of
+``formats.import_file`` calls it. The maximum load of the paper's nodes is kept as an attribute of
 ops.
 """
 
@@ -51,12 +51,12 @@ class Layer:
 
     @property
     def is_loader(self) -> bool:
-        """Whether it is the loading of data, which is no computation."""
+        """Whether the layer loads data, which is no computation."""
         return self.description.startswith(LOADER)
 
     @property
     def kind(self) -> str:
-        """The kind of its op: the word that its description begins with."""
+        """The kind of the layer's op: the first word of its description."""
         word = re.match(r"\w+", self.description)
         return word[0].strip("_").lower() if word else "layer"
 
@@ -65,7 +65,8 @@ def parse_layers(text: str) -> tuple[Layer, ...]:
     """The layers of a profile's text, in its order: ``id -- description -- values`` lines, then
     tab-indented ``a -- b`` edges.
 
-    Times are ms, sizes bytes; a list ``[a; b]`` is of several outputs; ``stage_id`` may follow.
+    Times are in ms, sizes in bytes; a list ``[a; b]`` means several outputs; ``stage_id`` may
+    follow.
     Raises InputError with every problem.
     """
     problems: list[str] = []
@@ -145,8 +146,7 @@ def layers_scenario(
 
     Each layer is a forward and a backward op in one colocation group. Gradients run against the
     edges and have the size of the activations; a backward op reads what its forward op read and
-    made. Layers named ``Input`` are left out: their time is that of loading data. Raises
-    InputError.
+    made. Layers named ``Input`` are left out: their time is for loading data. Raises InputError.
     """
     machine.refuse(
         "a PipeDream profile is of GPUs all alike: --devices, --bandwidth", "cluster", "device"
@@ -205,8 +205,8 @@ def _reads(layers: dict[str, Layer], layer: Layer) -> Iterator[str]:
 
 
 def _backward(layers: dict[str, Layer]) -> Iterator[Op]:
-    """The backward ops, later layers first; output k is the gradient of what the layer's k-th
-    producer made.
+    """The backward ops, later layers first; output k is the gradient of the tensor from the layer's
+    k-th producer.
     """
     gradients: dict[str, list[str]] = {name: [] for name in layers}
     for layer in layers.values():
@@ -225,15 +225,15 @@ def _backward(layers: dict[str, Layer]) -> Iterator[Op]:
         )
 
 
-EDGE_RATE = 2**31  # bytes per second: what the files' edge costs rest on
+EDGE_RATE = 2**31  # bytes per second: the rate behind the files' edge costs
 MS = Fraction(1, 1000)
-GRADIENT = "grad"  # what the name of a backward node adds to that of its forward node
+GRADIENT = "grad"  # a backward node has the name of its forward node with this suffix
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One node: ms on an accelerator (None: it cannot run there) and on a CPU, bytes, and its class
-    (None: free).
+    """A node: ms on an accelerator (None: it cannot run there) and on a CPU, bytes, and its class
+    of colocation (None: free).
     """
 
     id: int
@@ -247,8 +247,8 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """Positions of two nodes; the cost of moving the first's output, as the file has it, and its
-    bytes.
+    """An edge between the positions of two nodes, with the file's cost of moving the first node's
+    output, and its bytes.
     """
 
     source: int
@@ -259,7 +259,7 @@ class Edge:
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """A workload as its file tells it. ``capacity`` is bytes of each of ``accelerators``."""
+    """The workload of a file. ``capacity`` is in bytes of each of the ``accelerators``."""
 
     nodes: tuple[Node, ...]
     edges: tuple[Edge, ...]
@@ -289,7 +289,7 @@ def parse_workload(text: str) -> Workload:
     joins = [edge.edge(rows) for edge in objects if edge.is_object]
     whole = _Object("", value, problems)
     accelerators, cpus = whole.count("maxFPGAs"), whole.count("maxCPUs")
-    # Capacities and sizes may be no whole bytes: a flag is told as an eighth of a byte.
+    # Capacities and sizes may be fractions of bytes: a flag counts as an eighth of a byte.
     capacity = ceil(whole.number("maxSizePerFPGA"))
     refuse(problems)
     if not accelerators and not cpus:
@@ -299,7 +299,7 @@ def parse_workload(text: str) -> Workload:
 
 
 class _Object:
-    """Reads the values of an object and adds what is wrong with them to the problems."""
+    """A reader of the values of an object, which adds faults to the problems."""
 
     def __init__(self, path: str, value: Any, problems: list[str]) -> None:
         self.path, self.value, self.problems = path, value, problems
@@ -355,13 +355,13 @@ def workload_scenario(
     workload: Workload, machine: Machine = OPEN, name: str | None = None
 ) -> Imported:
     """The step of a workload on its machine: accelerators and CPUs joined at 2^31 bytes/s, all on
-    the first device that can run all. ``machine`` is left open.
+    the first device that can run all. ``machine`` must be left open.
 
-    Costs, sizes and readers stay with each op as the attribute ``max_load``, just as the file has
-    them (the layer files add seconds to ms); times of the simulated step are computed from sizes.
-    Where backward nodes are joined to no forward node, their edges are those of the forward pass
-    repeated: they are reversed, gradients take the sizes of the forward edges, and the last forward
-    nodes are joined to the first backward ones.
+    Each op keeps costs, sizes and readers from the file in the attribute ``max_load``, unchanged
+    (the layer files add seconds to ms); times of the simulated step are computed from sizes. Where
+    no edge joins backward nodes to forward nodes, the backward edges only repeat the forward ones:
+    they are reversed, gradients take the sizes of the forward edges, and the last forward nodes are
+    joined to the first backward ones.
     """
     machine.refuse("the file tells it itself", *(field.name for field in fields(machine)))
     title = name or "dnn-partitioning workload"
@@ -392,11 +392,11 @@ def workload_scenario(
 
 
 Joins = tuple[tuple[int, int], ...]
-"""Positions of two nodes of which the second waits for the first."""
+"""Pairs of positions of nodes: the second waits for the first."""
 
 
 def _names(workload: Workload) -> tuple[list[str], list[str]]:
-    """A name for the op of each node, and notes of those that are called otherwise."""
+    """A name for the op of each node, and notes on nodes that had to be renamed."""
     counts = Counter(node.name for node in workload.nodes)
     names, notes = [], []
     for node in workload.nodes:
@@ -409,15 +409,15 @@ def _names(workload: Workload) -> tuple[list[str], list[str]]:
 
 
 def _is_parallel(workload: Workload) -> bool:
-    """Whether there is a backward half, and nothing leads from the forward half to it."""
+    """Whether there is a backward half and no edge joins it to the forward half."""
     sides = [node.backward for node in workload.nodes]
     crossing = any(sides[edge.source] != sides[edge.end] for edge in workload.edges)
     return any(sides) and not all(sides) and not crossing
 
 
 def _reversed(workload: Workload) -> tuple[tuple[Edge, ...], Joins]:
-    """The edges with the backward ones turned round, and (forward, backward) pairs that wait for
-    each other.
+    """The edges with the backward ones reversed, and (forward, backward) pairs that are joined: the
+    second waits for the first.
     """
     nodes, forward = workload.nodes, _forward_nodes(workload)
     sizes = {(edge.source, edge.end): edge.size for edge in workload.edges}
@@ -437,7 +437,7 @@ def _reversed(workload: Workload) -> tuple[tuple[Edge, ...], Joins]:
 
 
 def _forward_nodes(workload: Workload) -> dict[int, int]:
-    """The forward node of each backward node: that of its name, else of its class."""
+    """The forward node of each backward node, matched by name, else by class."""
     rows = list(enumerate(workload.nodes))
     by_name = {node.name: i for i, node in rows if not node.backward}
     by_color: dict[int | None, int]
@@ -474,7 +474,7 @@ def _ops(
             control_inputs=tuple(waits[i]),
             outputs=tuple(map(Tensor, sizes[i])),
             attrs={"max_load": loads[i]},
-            # Sizes count what a node makes too, which its outputs hold already.
+            # Sizes include a node's outputs, which are counted already.
             param_bytes=max(node.size - sum(sizes[i]), 0),
             colocate=None if node.color is None else f"class {node.color}",
             time=_times(node),
@@ -489,7 +489,7 @@ def _times(node: Node) -> dict[str, Fraction]:
 
 
 def _loads(workload: Workload, names: Sequence[str]) -> list[dict[str, Any]]:
-    """The numbers of each node as the file has them, for what the paper calls its maximum load."""
+    """The file's numbers of each node, from which the paper computes its maximum load."""
     costs = [Fraction(0)] * len(names)
     readers: list[list[str]] = [[] for _ in names]
     for edge in workload.edges:

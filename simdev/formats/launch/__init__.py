@@ -2,8 +2,8 @@
 torchtitan's TOML, DeepSpeed's JSON.
 
 ``simdev plan --export`` calls ``launch_of``. A framework is a module here and a row of FRAMEWORKS.
-A field of the plan is refused where a framework has nothing like it. A note tells of each that the
-framework does in another way than was simulated. Options are recalled from each framework's code,
+A field of the plan is refused where a framework has no equivalent. A note names each field that the
+framework treats differently from the simulation. Options are recalled from each framework's code,
 which was not read again: Megatron-LM ``megatron/training/arguments.py``, torchtitan
 ``torchtitan/config/job_config.py``, DeepSpeed ``deepspeed/runtime/config.py``.
 """
@@ -28,8 +28,8 @@ FRAMEWORKS: Mapping[str, Exporter] = {
 
 
 def launch_of(framework: str, model: Transformer, parallelism: Parallelism) -> Launch:
-    """The configuration by which a framework trains a model so. Raises InputError with everything
-    that the framework has no way to do.
+    """The configuration by which a framework trains a model under a plan. Raises InputError with
+    everything that the framework cannot do.
     """
     try:
         return FRAMEWORKS[framework](model, parallelism)

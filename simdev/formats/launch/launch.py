@@ -14,7 +14,7 @@ from ...nouns.strategy.parallelism import Parallelism
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """The ``text`` of a configuration, and ``notes`` on what it cannot say."""
+    """The ``text`` of a configuration, and ``notes`` on settings that it cannot express."""
 
     text: str
     notes: tuple[str, ...] = ()
@@ -39,7 +39,7 @@ def is_interleaved(p: Parallelism) -> bool:
 
 
 def of_1f1b(p: Parallelism) -> Iterator[str]:
-    """Why the schedule is not 1F1B, of several chunks or of one."""
+    """The reasons why the schedule is not 1F1B, plain or interleaved."""
     if p.table is not None:
         yield "table: there is no schedule by a table"
     elif p.schedule not in ("1F1B", "Interleaved1F1B"):
@@ -55,12 +55,12 @@ LINEAR = "linear_heads", "attention_gate", "shared_gate"
 
 
 def size_problems(model: Transformer, names: Sequence[str]) -> Iterator[str]:
-    """The sizes of a model, among some, that it has and for which there is no setting."""
+    """Problems of the sizes (of ``names``) that a model uses and a framework cannot set."""
     yield from (f"{name}: is a setting of the model" for name in names if getattr(model, name))
 
 
 def setting_problems(model: Transformer, p: Parallelism) -> Iterator[str]:
-    """Why tokens cannot be sent to experts, or graphs be replayed, as was simulated."""
+    """The reasons why experts or CUDA graphs cannot run as they were simulated."""
     name = dispatcher_of(model.runs_on, p)
     if model.experts and p.ep > 1 and name != "alltoall":
         yield f"token_dispatcher: {name}; --set token_dispatcher=alltoall"

@@ -27,7 +27,7 @@ Option = tuple[str, ...]
 
 PRECISIONS: Mapping[str, tuple[Option, ...]] = {
     "bfloat16": (),
-    # A scale for each tensor as it is now (``Float8CurrentScaling``).
+    # A scale for each tensor from its present values (``Float8CurrentScaling``).
     "float8": (("--fp8-format", "hybrid"), ("--fp8-recipe", "tensorwise"), ("--fp8-param-gather",)),
     "mxfp8": (("--fp8-format", "e4m3"), ("--fp8-recipe", "mxfp8"), ("--fp8-param-gather",)),
     "nvfp4": (("--fp4-format", "e2m1"), ("--fp4-recipe", "nvfp4")),
@@ -52,7 +52,7 @@ GRAPHS: Mapping[str, tuple[Option, ...]] = {
     "full": (("--cuda-graph-impl", "local"), ("--cuda-graph-scope", "full_iteration")),
 }
 SHARDED = {2: "optim_grads", 3: "optim_grads_params"}
-"""The tensors that Megatron's FSDP shares out, by ZeRO."""
+"""The tensors that Megatron's FSDP shards, by level of ZeRO."""
 STATES: Mapping[int, tuple[Option, ...]] = {
     12: (),
     8: (
@@ -61,7 +61,7 @@ STATES: Mapping[int, tuple[Option, ...]] = {
         ("--exp-avg-sq-dtype", "bf16"),
     ),
 }
-"""The optimizer's state by its bytes for a parameter: a master copy and two moments."""
+"""Options by the optimizer's bytes for a parameter: a master copy and two moments."""
 
 
 def megatron(model: Transformer, p: Parallelism) -> Launch:
@@ -110,7 +110,7 @@ def _overlap_problems(model: Transformer, p: Parallelism) -> Iterator[str]:
 
 
 def _is_sharded(p: Parallelism) -> bool:
-    """Whether Megatron's FSDP is what shares out."""
+    """Whether Megatron's FSDP shards the tensors."""
     return p.zero in SHARDED and max(p.sharers) > 1
 
 
@@ -150,7 +150,9 @@ def _stages(model: Transformer, p: Parallelism) -> Iterator[Option]:
 
 
 def _layout(model: Transformer, counts: Sequence[int]) -> str:
-    """The layers of each stage as text: embedding, layers, further tokens ("m"), loss."""
+    """The layers of each stage as Megatron's text: embedding, layers, layers of multi-token
+    prediction ("m"), loss.
+    """
     ends = pairwise(accumulate(counts, initial=0))
     layers = model.layers - model.mtp
     stages = (
@@ -171,7 +173,7 @@ def _replicas(p: Parallelism) -> Iterator[Option]:
         yield "--data-parallel-sharding-strategy", SHARDED[p.zero]
         yield "--ckpt-format", "fsdp_dtensor"
     if p.dp_replicate > 1:
-        # Its FSDP would share the optimizer's state out over these, too, with "optim".
+        # With "optim" its FSDP would shard the optimizer's state over these groups, too.
         yield from [("--outer-dp-sharding-strategy", "no_shard")] * _is_sharded(p)
         yield "--num-distributed-optimizer-instances", f"{p.dp_replicate}"
     if p.overlap:
@@ -234,7 +236,7 @@ def _attention(model: Transformer, p: Parallelism) -> Iterator[Option]:
         yield ("--qk-layernorm",)
     if model.window:
         yield "--window-size", f"{model.window},0"
-        # All layers have it where no n-th one attends to all.
+        # All layers have the window, unless every n-th layer attends to all tokens.
         yield "--window-attn-skip-freq", f"{model.global_every or model.layers + 1}"
     if model.sinks:
         yield "--softmax-type", "learnable"

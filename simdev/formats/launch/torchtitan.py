@@ -27,7 +27,7 @@ SCHEDULES = {
 }  # fmt: skip
 """Schedules of torch.distributed.pipelining, by their names here."""
 SINGLE = "1F1B", "GPipe"
-"""Schedules of a stage a rank."""
+"""Schedules with a single stage on each rank."""
 CONVERTERS: Mapping[str, dict[str, Any]] = {
     "bfloat16": {},
     "float8": {"quantize.linear.float8": {"enable_fsdp_float8_all_gather": True}},
@@ -42,7 +42,7 @@ FLAVORS = {
     "qwen3-235b-a22b": ("qwen3", "235B-A22B"),
     "gpt-oss-20b": ("gpt_oss", "20b"), "gpt-oss-120b": ("gpt_oss", "120b"),
 }  # fmt: skip
-"""The models that torchtitan has, by their names here."""
+"""torchtitan's models and flavors, by their names here."""
 
 
 def torchtitan(model: Transformer, p: Parallelism) -> Launch:
@@ -61,7 +61,7 @@ def torchtitan(model: Transformer, p: Parallelism) -> Launch:
 
 
 def _toml(tables: Mapping[str, Mapping[str, Any]]) -> str:
-    """Tables as text: what they hold is written alike in JSON."""
+    """Tables as TOML; their values are written in the same way in JSON."""
     texts = []
     for name, table in tables.items():
         lines = (f"{key} = {json.dumps(value)}" for key, value in table.items())
@@ -76,7 +76,7 @@ def _model(model: Transformer, converters: list[str]) -> dict[str, Any]:
 
 
 def _is_flavor(model: Transformer) -> bool:
-    """Whether torchtitan has a model of these very sizes."""
+    """Whether torchtitan has a model of exactly these sizes."""
     released = LARGE.get(model.name)
     if model.name not in FLAVORS or released is None:
         return False
@@ -90,7 +90,7 @@ def _again(model: Transformer, p: Parallelism) -> dict[str, Any]:
 
 
 def _training(model: Transformer, p: Parallelism) -> dict[str, Any]:
-    # A pipeline cuts the local batch into its microbatches; else they are accumulated.
+    # A pipeline cuts the local batch into microbatches; without one, batches are accumulated.
     local = p.microbatch * (p.microbatches if p.pp > 1 else 1)
     sizes = {"local_batch_size": local, "global_batch_size": p.samples, "seq_len": model.length}
     return {**sizes, "mixed_precision_param": "bfloat16", "mixed_precision_reduce": "float32"}
