@@ -59,9 +59,7 @@ class Mark:
 
 
 def counted(runs: Sequence[Run]) -> list[tuple[Run, Result]]:
-    """The runs that count, best first: runs that were not interrupted, or all runs where every one
-    was.
-    """
+    """The runs that count, best first: whole runs, or where there are none, interrupted runs."""
     whole = [run for run in runs if run.is_whole]
     ended = [(run, run.result) for run in whole or runs if run.result is not None]
     return sorted(ended, key=lambda pair: pair[0].rank or ())
@@ -191,7 +189,7 @@ class Comparison:
 
     ``references`` has the costs of one device and of the scenario's own strategy, by question.
     ``interrupted``: an interrupt ended the comparison before all runs were there. Missing runs then
-    have a reason, and an interrupted run counts only where its method has no other.
+    have a reason, and an interrupted run counts only where its method has no whole run.
     """
 
     runs: tuple[Run, ...]
