@@ -95,7 +95,7 @@ def ops_of(oracle: Oracle, scaled: bool) -> Ops:
 
     Ours: where several ops share a device, the type is that of the longest op, and the outputs of
     all are listed; a tensor without a shape has one extent, its bytes. ``scaled`` (ours): numbers
-    of types and neighbours are divided by the largest number, logarithms of extents by the largest;
+    of types and neighbours are divided by their count, logarithms of extents by the largest;
     else they are the plain numbers of the released code.
     """
     groups = features_of(oracle)

@@ -99,7 +99,7 @@ class Reinforce:
     """REINFORCE (Williams, 1992) with a moving average of the signals as baseline, as in ColocRL
     (ICML 2017, section 3.1; recalled, not verified).
 
-    The gradient is that of the mean over placements of (signal - baseline) x log-probability. After
+    It follows the gradient of the mean of (signal - baseline) x log-probability. After
     ``failing_updates`` updates only placements that succeed train and move the baseline, which then
     begins anew (ours: else it would fall from FAILING for dozens of updates, all of which would
     praise whatever succeeds). ``entropy`` is the weight of the mean entropy of a stage, in units of

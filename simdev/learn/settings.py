@@ -42,7 +42,7 @@ class PlacerSettings:
     attention: Literal["dot", "additive"] = "dot"
     aligned: float = bounded(8.0, least=0)
     forget: float = bounded(-1.0, least=-10)
-    bound: float = bounded(5.0, most=1e6)  # far within what bars a device (policy.py)
+    bound: float = bounded(5.0, most=1e6)  # far below BARRED (policy.py)
     temperature: float = 1.0
     samples: int = 10
     controllers: int = 1

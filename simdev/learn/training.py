@@ -327,7 +327,7 @@ def _numbers(name: str, weights: NDArray[Any]) -> NDArray[np.float32]:
     sampled, and no gradient would lead back.
     """
     if weights.dtype.kind in "fiub":
-        with np.errstate(over="ignore"):  # what is too large is infinite
+        with np.errstate(over="ignore"):  # overflow gives inf, which is refused below
             numbers: NDArray[np.float32] = weights.astype(np.float32)
         if np.isfinite(numbers).all():
             return numbers

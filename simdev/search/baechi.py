@@ -187,7 +187,7 @@ def earliest_first(
     row = _lists_of(instance, limits, favourite)
     lists, clock = Columns(row), Columns(_clock_of(row))
     makespan_ps = schedule(lists.handle, clock.handle)
-    # An op without a possible device goes to the first: the oracle says why it cannot be there.
+    # An op without a possible device goes to the first: the oracle then raises the reason.
     return np.maximum(clock.array("device").astype(np.int64), 0), makespan_ps
 
 

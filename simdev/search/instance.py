@@ -163,12 +163,13 @@ class _Routes:
 class Held:
     """The bytes that the nodes of an instance hold: an upper estimate, for placers that plan.
 
-    ``at_home`` by tensor between nodes: bytes at its producer until the last reader has run.
-    ``made`` by node: the sum of ``at_home``; ``scratch`` by node: the further peak while it runs.
-    ``persistent`` by group: parameters, gradients, states, and outputs that unplanned ops read
-    (``forward``: the tensors that the backward reads). ``kept`` by tensor between nodes, 0 or 1:
-    whether the tensor is such an output; then its ``at_home`` is 0, and copies of it are never
-    freed. ``reserve`` by group: the most that one of its nodes makes and needs.
+    - ``at_home`` by tensor between nodes: bytes at its producer until the last reader has run.
+    - ``made`` by node: the sum of ``at_home``. ``scratch`` by node: the further peak while it runs.
+    - ``persistent`` by group: parameters, gradients, states, and outputs that unplanned ops read
+      (``forward``: the tensors that the backward reads).
+    - ``kept`` by tensor between nodes, 0 or 1: whether the tensor is such an output; then its
+      ``at_home`` is 0, and copies of it are never freed.
+    - ``reserve`` by group: the most that one of its nodes makes and needs.
     """
 
     at_home: Ints

@@ -19,18 +19,19 @@ from .trial import Trial
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """A method: a ``path`` "module:function" below ``simdev``, imported when it is run.
+    """A method of search, and its defaults.
 
-    ``prepare`` names its default preparations of the graph. ``budget`` is its default number of
-    evaluations; None for methods that end by themselves after a few. ``splits``: it splits ops, so
-    it takes no preparations. ``ranks``: it can plan ops that run on several devices at once.
-    ``chains``: it can walk in several chains at once (chains.py). ``random``: another seed may give
-    another answer, as for every learner. ``learner``: for a method that learns, the path of its
-    class of settings (learners.py). ``keeps``: for a learner, its policy can be saved, loaded as a
-    start, and evaluated. ``torch``: it needs PyTorch; where that is missing it is refused before
-    any evaluation. ``general``: for a learner whose policies can place any graph, the path of a
-    function that makes a learner of several graphs from a trial
-    (``simdev.learn.pretraining.GeneralLearner``).
+    - ``path``: "module:function" below ``simdev``, imported when the method is run.
+    - ``prepare``: the default preparations of the graph. ``budget``: the default number of
+      evaluations; None for methods that end by themselves after a few.
+    - ``splits``: it splits ops, so it takes no preparations. ``ranks``: it can plan ops that run on
+      several devices at once. ``chains``: it can walk in several chains at once (chains.py).
+    - ``random``: another seed may give another answer, as for every learner.
+    - ``learner``: for a method that learns, the path of its class of settings (learners.py).
+      ``keeps``: its policy can be saved, loaded as a start, and evaluated.
+    - ``torch``: it needs PyTorch; where that is missing it is refused before any evaluation.
+    - ``general``: for a learner whose policies can place any graph, the path of a callable that
+      makes a learner of several graphs from a trial (``simdev.learn.pretraining.GeneralLearner``).
     """
 
     path: str

@@ -105,7 +105,7 @@ def fuse(graph: Graph) -> Grouped:
     """
     import networkx as nx
 
-    # Neighbours are in the order in which their edges were made: it decides what is fused first.
+    # Neighbours keep the order in which their edges were made: it decides which ops fuse first.
     net: nx.DiGraph[int] = nx.DiGraph()
     net.add_nodes_from(range(len(graph.ops)))
     for consumer, reads in enumerate(graph.reads):

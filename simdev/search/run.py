@@ -141,7 +141,7 @@ def check_limits(
 
 def require_whole(name: str, value: object, least: int = 1) -> int:
     """A whole number. Raises InputError for anything else, and for one below ``least``."""
-    # A bool is an Integral too, and nobody means it as a number.
+    # A bool is an Integral too, but is refused as a number.
     if isinstance(value, bool) or not isinstance(value, Integral) or int(value) < least:
         raise InputError(f"{name}: must be a whole number of at least {least}, got {value!r}")
     return int(value)

@@ -161,19 +161,19 @@ def run_comparison(
     settings, warm
         Options of ``search`` for the learners.
     n_jobs
-        So many runs at once (``simdev.ground.jobs``), which changes no answer, but what ends in
-        time.
+        The number of runs at once (``simdev.ground.jobs``). It changes no answer, except where a
+        limit in seconds ends a run.
     journal
-        A file to which every finished run is appended at once. A comparison that finds runs there
-        does not make them again, as long as neither the question nor simdev has changed.
+        A file to which every finished run is appended at once. A comparison does not repeat the
+        runs in it, as long as neither the question nor simdev has changed.
     progress
         Whether to show a bar on stderr, from two seconds on; None: where stderr is a terminal.
 
     Notes
     -----
-    A method that refuses a question has a run with the reason. Ctrl-C ends with what is there, and
-    with the best so far of the run under way. Raises InputError for an unknown method, for wrong
-    limits, and for a journal that cannot be written; KeyboardInterrupt where nothing is there yet.
+    A method that refuses a question has a run with the reason. Ctrl-C ends with the runs so far,
+    and the best so far of the run under way. Raises InputError for an unknown method, for wrong
+    limits, and for a journal that cannot be written; KeyboardInterrupt where there is no run yet.
     """
     entrants = _entrants(methods, seconds)
     for entrant in entrants:

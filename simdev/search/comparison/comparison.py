@@ -216,10 +216,10 @@ class Comparison:
     @property
     def reached(self) -> pd.DataFrame:
         """When each method reached 0.9 x one device, and the median ends of greedy and annealing,
-        where these are there.
+        where these have run.
 
         Columns: question, method, mark, mark_s (its step), evaluations and cpu_seconds (medians
-        over seeds; infinite where most never did), reached (so many of its seeds did), seeds.
+        over seeds; infinite where most never did), reached (the number of seeds that did), seeds.
         """
         import pandas as pd
 

@@ -30,7 +30,7 @@ EVALUATIONS, CPU_SECONDS = AXES = "evaluations", "cpu_seconds"
 STEPS = "lower_s", "median_s", "upper_s"
 PLACES = 200  # of a grid, equally far apart in logarithms
 QUARTILES = 0.25, 0.5, 0.75
-HUGE = 1e300  # more than any step, in whatever unit
+HUGE = 1e300  # more than any step, in any unit
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -77,7 +77,7 @@ def quartiles(values: Floats) -> Floats:
     Between two values they are interpolated linearly, as NumPy does; next to an infinite value they
     are infinite.
     """
-    # NumPy makes NaN of an infinite value; a huge one shows in whatever is interpolated from it.
+    # NumPy interpolates NaN next to inf; HUGE in place of inf can be recognised afterwards.
     each: Floats = np.quantile(np.minimum(values, HUGE), QUARTILES, axis=0)
     # A quartile takes at least a quarter of a neighbour that it is interpolated from, so one next
     # to HUGE is above HUGE / 8.

@@ -1,8 +1,8 @@
 """The dynamic program over pairs of ideals: each device takes the blocks between two of them.
 
 ``simdev/search/maxload/contiguous.py`` explains blocks, ideals, nets and states, fills the columns
-and reads the answer. What a device's load is, and what fits, is written again for whole splits in
-``MaxLoadProblem``. Test: ``tests/search/test_placers_partition.py``, against enumeration.
+and reads the answer. ``MaxLoadProblem`` repeats the rules of a device's load and memory for whole
+splits. Test: ``tests/search/test_placers_partition.py``, against enumeration.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ class Pipeline(NamedTuple):
     summed: Ints  # by rank and slot of ``behind``: when the sum ended
     queue: Ints  # by rank and queue (between groups last): when its work so far ends
     done: Ints  # by rank: the number of actions that have ended
-    clock: Ints  # by rank: when the last of these ended
+    clock: Ints  # by rank: when its last action ended
     end: Ints  # by stage, kind 0 or 1 and microbatch: when it ended, -1: not yet
     last: Ints  # by stage and kind: when the last one began
 

@@ -13,8 +13,8 @@ out, the compiled kernel (``simdev/search/kernels/pairs.py``) fills them in a lo
 ideals, and ``_devices`` reads the split back.
 
 ``simdev/search/maxload/placers.py`` calls ``splits`` twice, for the method "dnn-contiguous" and for
-the split with which the integer program of "dnn-ip" begins. What a device's load is, and what fits,
-is written again in ``MaxLoadProblem`` and the greedy ``filled`` (``problem.py``), in the integer
+the split with which the integer program of "dnn-ip" begins. The rules of a device's load and
+memory are repeated in ``MaxLoadProblem`` and the greedy ``filled`` (``problem.py``), in the integer
 programs of "dnn-ip" and "dnn-latency" (``placers.py``, where ``_within_memory`` solves again
 without the limit if nothing fits) and in the kernel: a new rule of what an accelerator may take
 goes into all of these, and into ``_tied``, which joins blocks where that changes no optimum.

@@ -421,7 +421,7 @@ def si_values(values: Sequence[Any]) -> tuple[str, list[float]] | None:
 
 
 def _si(value: Any) -> dict[str, Fraction]:
-    """A quantity's number in each SI unit that it can be parsed in."""
+    """The value of a quantity in each SI unit in which it can be read."""
     numbers: dict[str, Fraction] = {}
     for unit, parse in PARSERS.items():
         with suppress(ValueError, TypeError, AttributeError):

@@ -77,7 +77,7 @@ def _text(values: Sequence[Any]) -> Any:
 
 
 def _utf8(text: str) -> str:
-    r"""A text that a table can hold: bytes of a name that are no text are told as ``\udcff``."""
+    r"""A text that a table can hold: bytes of a name that are not UTF-8 become ``\udcff``."""
     return text.encode(errors="backslashreplace").decode()
 
 

@@ -276,32 +276,31 @@ def sweep(
         Values by field, ``{"cluster.bandwidth": ["1 GB/s", "2 GB/s"], "graph.batch": [16, 32]}``:
         every combination. A list of such grids is taken one after another.
     n_jobs
-        So many at once, -1 on all cores (needs joblib). None: what an enclosing
-        ``joblib.parallel_config`` says, which may name a cluster (docs/how-to/sweeps.md), else one.
+        The number of scenarios at once, -1 for all cores (needs joblib). None: as an enclosing
+        ``joblib.parallel_config`` says, which may name a cluster (docs/how-to/sweeps.md), or 1.
     journal
-        A file to which every finished row is appended at once. A sweep that finds rows there does
-        not simulate them again, as long as neither the scenario, nor a file it names, nor simdev
-        has changed.
+        A file to which every finished row is appended at once. A sweep does not simulate the rows
+        in it again, as long as neither the scenario, nor a file it names, nor simdev has changed.
     progress
         Whether to show a bar on stderr, from two seconds on; None: where stderr is a terminal.
     draws, seed
-        The costs of each scenario are drawn so many times from their expected errors (0: not at
-        all), for all by common random numbers: how sure the order is.
+        How many times the costs of each scenario are drawn from their expected errors (0: not at
+        all), with common random numbers for all scenarios, to show how certain their order is.
 
     Notes
     -----
-    The columns are told in docs/how-to/sweeps.md. A scenario that does not fit has the status
+    docs/how-to/sweeps.md explains the columns. A scenario that does not fit has the status
     "infeasible" and a step time all the same; one that cannot be simulated has the status "failed".
     Both have a reason, and neither stops the sweep. A failure that depends on the machine (out of
-    memory, a dead worker) is not kept in the journal. Raises InputError for a grid that cannot be,
-    before anything is simulated or written: also for a value with which no scenario can be
-    (``impossible``); and for a journal that cannot be written or that another sweep holds.
+    memory, a dead worker) is not kept in the journal. Raises InputError for a malformed grid or a
+    value that makes every scenario impossible (``impossible``), before anything is simulated or
+    written; and for a journal that cannot be written or that another sweep holds.
     """
-    # pandas takes half a second, which a grid that cannot be shall not cost.
+    # pandas takes half a second to import: a wrong grid is refused before.
     refuse(draws_problems(draws or 1, seed))
     each, memo = points(grid), Memo()
     if any(each) and not isinstance(scenarios, SINGLE):
-        # They are gone through twice, and an owner may write into the object of the last turn.
+        # Scenarios are read twice, and a caller's iterator may reuse one object for all of them.
         scenarios = [deepcopy(s) if isinstance(s, Mapping) else s for s in scenarios]
     rows = list(rows_of(scenarios, each))
     if any(each):
