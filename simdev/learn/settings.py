@@ -57,7 +57,8 @@ class PlacerSettings:
 
 @dataclass(frozen=True, slots=True)
 class ColocRLSettings(PlacerSettings):
-    """By default sizes with which 5,000 evaluations of 500 groups take some minutes on one core.
+    """Settings of ColocRL; the defaults take some minutes on a core for 5,000 evaluations of 500
+    groups.
 
     - ``hidden``: numbers in the state of each LSTM (section 4; recalled: 512).
     - ``embedding``: numbers in the vector of a kind of op, and of a device (section 3.2 says that
@@ -90,7 +91,7 @@ class ColocRLSettings(PlacerSettings):
 
     @classmethod
     def published(cls) -> Self:
-        """The paper's, as far as they are known."""
+        """The paper's values, where they are known."""
         return cls(
             hidden=512,
             attention="additive",
@@ -108,7 +109,8 @@ class ColocRLSettings(PlacerSettings):
 
 @dataclass(frozen=True, slots=True)
 class SpotlightSettings(PlacerSettings):
-    """By default sizes with which 5,000 evaluations of 500 groups take some minutes on one core.
+    """Settings of Spotlight; the defaults take some minutes on a core for 5,000 evaluations of 500
+    groups.
 
     The network, which is like ColocRL's (recalled):
 
@@ -146,8 +148,8 @@ class SpotlightSettings(PlacerSettings):
 
     @classmethod
     def published(cls) -> Self:
-        """The paper's, as far as they are known: a network like ColocRL's (recalled, not verified),
-        with its sizes. The rest stays ours.
+        """The paper's values, where they are known: a network like ColocRL's (recalled, not
+        verified), with its sizes. All others stay ours.
         """
         return cls(hidden=512, attention="additive", aligned=0.0)
 
@@ -170,7 +172,7 @@ class SpotlightSettings(PlacerSettings):
 
 @dataclass(frozen=True, slots=True)
 class HDPSettings(PlacerSettings):
-    """By default sizes with which 5,000 evaluations of 500 ops take some minutes on one core.
+    """Settings of HDP; the defaults take some minutes on a core for 5,000 evaluations of 500 ops.
 
     - ``groups``: at most this many (paper: 256; ours).
     - ``grouping``: numbers between the matrices of the grouper (code: 64). ``grouper_temperature``:
@@ -245,7 +247,8 @@ class HDPSettings(PlacerSettings):
 
 @dataclass(frozen=True, slots=True)
 class PlacetoSettings:
-    """By default sizes with which 5,000 evaluations of 500 groups take some minutes on one core.
+    """Settings of Placeto; the defaults take some minutes on a core for 5,000 evaluations of 500
+    groups.
 
     Episodes:
 
@@ -355,7 +358,8 @@ class PlacetoSettings:
 
 @dataclass(frozen=True, slots=True)
 class GDPSettings:
-    """By default sizes with which 5,000 evaluations of 500 nodes take some minutes on one core.
+    """Settings of GDP; the defaults take some minutes on a core for 5,000 evaluations of 500
+    nodes.
 
     - ``width``: numbers in the vector of a node, a multiple of ``heads``. ``hops``: of the graph
       encoder. ``layers``: of the placer. ``heads``: of attention in each layer.
@@ -408,8 +412,8 @@ class GDPSettings:
 
     @classmethod
     def published(cls) -> Self:
-        """The paper's, as far as they are known: the rewards' baseline, nodes without their places,
-        and proximal updates by clipping alone (recalled). Its sizes are not known; how dear
-        transfers are is told, and a policy begins even, all the same (ours).
+        """The paper's values, where they are known: the rewards' baseline, nodes without their
+        places, and proximal updates by clipping alone (recalled). The sizes, the share of transfers
+        among the features, and the even distribution at the beginning stay ours.
         """
         return cls(baseline="earlier", harmonics=0, divergence=0.0, samples=10)

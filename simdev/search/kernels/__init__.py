@@ -32,7 +32,7 @@ def part(function: F) -> F:
 
 
 def opener(shape: type[T]) -> Callable[[Any], T]:
-    """For kernels: a function that opens the handle of a ``Columns`` as its named tuple."""
+    """A function for kernels that opens the handle of a ``Columns`` as its named tuple."""
     return jit.opener(shape) if COMPILED else lambda row: row
 
 

@@ -39,7 +39,9 @@ from .layers import PLAIN, Layers, entries
 # combination of the layers in question.
 
 NONE = -(1 << 60)
-"""In a table of ps: there is no such part, or the part does not wait for the other."""
+"""The entry of a table of ps where there is no such part, or the part does not wait for
+the other.
+"""
 MOST = 5000  # combinations of layers for which a table is made
 Scope = tuple[int, ...]
 """Layers, ascending."""
@@ -119,8 +121,8 @@ class Scopes:
 
 
 def _named(space: Space) -> dict[int, tuple[bool, set[int]]]:
-    """For each op that some configuration of a layer names: whether all configurations name it, and
-    the layer.
+    """The layer of each op that some configuration of the layer names, and whether all of its
+    configurations name the op.
     """
     layers, scopes = space.layers, dict[int, tuple[bool, set[int]]]()
     for number, (layer, choices) in enumerate(zip(layers.all, space.choices, strict=True)):

@@ -228,7 +228,7 @@ Spread = tuple[tuple[str, int, int], ...]
 Cut = tuple[tuple[int, int], ...]
 """(degree, stride) by dimension."""
 Boxes = NDArray[np.int64]
-"""By device, dimension, start and stop; empty (0, 0) where a device holds nothing."""
+"""Start and stop by device and dimension; empty (0, 0) where a device holds nothing."""
 
 PLAIN = Strategy()
 _CACHED = 65_536

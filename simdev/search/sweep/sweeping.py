@@ -76,7 +76,7 @@ def answer(memo: Shared[Memo], point: SweepPoint) -> Answer:
 
 
 def problem_of(point: SweepPoint, memo: Memo) -> str | None:
-    """Why a scenario is impossible, as far as that is known before it is lowered; None where
+    """The reason why a scenario is impossible, where it is known without lowering; None where
     nothing is wrong so far.
     """
     try:

@@ -202,16 +202,16 @@ def write_step(cut: Cut | None, side: Side, dimension: int, groups: int) -> Sent
 
 
 WHOLE = -1
-"""In place of a dimension: every group holds the whole tensor, since none of its dimensions can be
+"""The entry in place of a dimension where every group holds the whole tensor: no dimension can be
 cut.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class TofuPlan:
-    """By step: the number of parts, and the bytes sent over all workers. ``exact``: every step was
-    solved to its optimum. ``dimensions`` by step and tensor (-1: whole), ``axes`` by step and unit
-    ("": whole).
+    """A plan, by step: the number of parts, and the bytes sent over all workers. ``exact``: every
+    step was solved to its optimum. ``dimensions`` by step and tensor (-1: whole), ``axes`` by step
+    and unit ("": whole).
     """
 
     parts: tuple[int, ...]
