@@ -14,10 +14,12 @@ import json
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from benchmarks.common import print_table
-from simdev.measure.compare import Comparison, compare, has_step, median_error
+from simdev.files.profile import read_profile
+from simdev.measure.compare import Comparison, compare, has_step
 
 PROFILES = Path(__file__).resolve().parents[1] / "profiles"
 TARGETS = {"cpu": 0.15, "cuda": 0.05}
@@ -26,7 +28,13 @@ TARGETS = {"cpu": 0.15, "cuda": 0.05}
 
 def shipped() -> list[Path]:
     """The profiles of this repository that tell a measured step."""
-    return [path for path in sorted(PROFILES.glob("*.jsonl*")) if has_step(path)]
+    paths = sorted(PROFILES.glob("*.jsonl*"))
+    return [path for path in paths if has_step(read_profile(path).header.get("header", {}))]
+
+
+def median_error(comparisons: Sequence[Comparison]) -> float:
+    """The median of the unsigned errors."""
+    return median(abs(comparison.error) for comparison in comparisons)
 
 
 def figures(comparisons: Sequence[Comparison]) -> dict[str, Any]:

@@ -19,12 +19,17 @@ import runpy
 import socket
 import sys
 import tempfile
+import time
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
 
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import Tensor
 from torch._C._distributed_c10d import FileStore
 from torch.multiprocessing.spawn import spawn
 
@@ -38,14 +43,15 @@ from simdev.measure.ranks.pretend import Mail, World
 from simdev.measure.ranks.scripts import captured_rank, run_file
 from simdev.measure.ranks.writing import RankWriter
 from simdev.measure.steps import measure_alone, profile_text
-from simdev.measure.timers import keep_freed_memory
+from simdev.measure.timers import QUANTILES, keep_freed_memory
 from simdev.measure.transfers import (
-    MESSAGES,
+    MESSAGE_SIZES,
+    REPS,
     LinkTimes,
+    between_two,
     cluster_object,
     fit_line,
     measure_messages,
-    measure_slowdown,
     stay_on_core,
 )
 
@@ -113,10 +119,61 @@ def computed(writer: RankWriter) -> Capture:
     return Capture({}, calls, rows, counts, {})
 
 
+def all_reduce(_: int, whole: Tensor, __: Tensor) -> None:
+    dist.all_reduce(whole)
+
+
+def all_gather(_: int, whole: Tensor, part: Tensor) -> None:
+    getattr(dist, "all_gather_single", dist.all_gather_into_tensor)(whole, part)
+
+
+def reduce_scatter(_: int, whole: Tensor, part: Tensor) -> None:
+    getattr(dist, "reduce_scatter_single", dist.reduce_scatter_tensor)(part, whole)
+
+
+def measure_slowdown(size: int = MESSAGE_SIZES[-1], reps: int = REPS) -> float:
+    """How many times longer an all_reduce and computing take while they share a core (1 to 2).
+
+    Products and an all_reduce that take equally long by themselves take k times as long beside one
+    another. Of each the 10th percentile counts: a busy machine only lengthens.
+    """
+    alone, sent, both = np.quantile(between_two(compete, size, reps), QUANTILES[0], 0)
+    return float(min(2, max(1, 1 + (both - max(alone, sent)) / min(alone, sent))))
+
+
+def compete(_: int, size: int, reps: int) -> list[tuple[float, float, float]]:
+    """Seconds of products alone, of an all_reduce alone, and of both beside one another."""
+    tensor, square = torch.randn(size // 4), torch.randn(256, 256)
+
+    def compute(count: int) -> None:
+        for _ in range(count):
+            square @ square
+
+    def seconds(count: int, sends: bool) -> float:
+        dist.barrier()
+        start = time.perf_counter()
+        work = dist.all_reduce(tensor, async_op=True) if sends else None
+        compute(count)
+        if work is not None:
+            work.wait()
+        tensor.fill_(1)
+        return time.perf_counter() - start
+
+    # As many products as take as long as a message, on the slower side.
+    sent, each = (
+        min(seconds(count, sends) for _ in range(5)) for count, sends in ((0, True), (9, False))
+    )
+    count = torch.tensor(9 * sent / each)
+    dist.all_reduce(count, dist.ReduceOp.MAX)
+    ways = ((int(count), False), (0, True), (int(count), True))
+    return [tuple(seconds(*way) for way in ways) for _ in range(reps)]  # type: ignore[misc]
+
+
 def messages() -> dict[str, Any]:
     """The cluster of the two cores as measured, and how its collectives run."""
-    times = {kind: measure_messages(kind) for kind in MESSAGES}
-    links = times["p2p"]
+    links = measure_messages()
+    calls = {"all_reduce": all_reduce, "all_gather": all_gather, "reduce_scatter": reduce_scatter}
+    times = {"p2p": links} | {kind: measure_messages(call, 1) for kind, call in calls.items()}
     cluster = cluster_object(RANKS, device_kind("cpu"), links, fit_line(links.sizes, links.p50))
     tables = [
         {"collective": kind, "ranks": RANKS, "anchors": anchors(of_kind)}

@@ -23,30 +23,36 @@ sys.path.append(str(Path(__file__).resolve().parent.parent))
 # by default there are dozens in a run. Pytest collects all at its end.
 gc.set_threshold(50_000, 10, 10)
 
-# Among the files, those of which one alone keeps a process busy for ten seconds or more, the
+# Among the files, those of which one alone keeps a process busy for five seconds or more, the
 # longest first: they come before the others, so that no process is left alone with one at the end.
 LONG = (
-    "documents/test_notebooks.py",
-    "browser/test_pages.py",
-    "search/test_placers.py",
-    "search/test_search_exhaustive.py",
-    "search/test_placers_training.py",
-    "scenario/test_door.py",
     "documents/test_docs.py",
-    "lowering/test_hybrid_published.py",
-    "search/test_search.py",
-    "search/test_search_cli.py",
-    "search/test_search_colocrl.py",
-    "oracle/test_split_session.py",
-    "report/test_whatif.py",
-    "engine/test_engines.py",
-    "sweep/test_sweep_parallel.py",
-    "sweep/test_sweep_ends.py",
-    "measure/test_torch_models.py",
-    "measure/test_any_models.py",
-    "lowering/test_symmetry.py",
+    "search/test_placers.py",
+    "scenario/test_door.py",
+    "search/test_placers_training.py",
+    "search/test_search_exhaustive.py",
+    "lowering/test_placed_or_configured.py",
     "lowering/test_partition_laws.py",
     "search/test_plan_bounds.py",
+    "cli/test_capture_command.py",
+    "ranks/test_capture_doors.py",
+    "oracle/test_split_session.py",
+    "engine/test_engines.py",
+    "serve/test_serve_heavy.py",
+    "serve/test_serve_http.py",
+    "sweep/test_sweep_parallel.py",
+    "sweep/test_sweep_ends.py",
+    "search/test_search_starts.py",
+    "search/test_search.py",
+    "browser/test_pages.py",
+    "browser/test_ink.py",
+    "report/test_whatif.py",
+    "ranks/test_llama.py",
+    "search/test_search_colocrl.py",
+    "ranks/test_loops.py",
+    "search/test_search_cli.py",
+    "measure/test_any_models.py",
+    "ranks/test_pipelines.py",
 )
 
 

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 
 HANGS = 1800.0  # seconds that nothing here takes, on however busy a machine
+PAGE_HANGS = 120.0  # the same of a click on a page, or what it waits for: most take no second
 
 
 def wait_until(happened: Callable[[], bool]) -> None:

@@ -51,69 +51,62 @@ def run(args: Namespace) -> int:
     if args.file == "-":
         raise InputError("calibrate reads the scenario twice: it must be a file, not stdin")
     args.file = scenario_path(args.file)
-    if args.fit == HOST:
-        return _fit_host(args)
-    if args.fit is not None and HOST in str(args.fit).split(","):
-        raise InputError("--fit: host stands alone, for it is fitted to other measurements")
-    return _fit_steps(args) if args.trace.endswith(STEPS) else _fit_trace(args)
-
-
-def _fit_host(args: Namespace) -> int:
-    if args.save_cluster is not None:
+    fitted, noun = _chosen(args)
+    outputs = {"output": JSON} | ({"save_cluster": JSON} if fitted is _of_trace else {})
+    if fitted is not _of_trace and args.save_cluster is not None:
         raise InputError(IN_GRAPH)
-    with output_files(args, {"output": JSON}, [(args.trace, "the host's times")]) as out:
-        from ..execution.scenario import load_scenario
-        from ..measure.calibrate import calibrate_host, host_text, read_host_times, write_hosted
-
-        scenario, measured = load_scenario(args.file), read_host_times(args.trace)
-        with within(args.file):
-            fit = calibrate_host(scenario, measured)
-        with printed_first(_answer(args, fit, host_text)):
-            if "output" in out:
-                write_hosted(fit, args.file, out["output"], args.output)
-    return DONE
-
-
-def _fit_steps(args: Namespace) -> int:
-    if args.fit not in (None, HOST_TIME):
-        raise InputError(f"--fit: a table of steps tells {HOST_TIME} alone, got {args.fit}")
-    if args.save_cluster is not None:
-        raise InputError(IN_GRAPH)
-    with output_files(args, {"output": JSON}, [(args.trace, "the steps")]) as out:
-        from ..measure.calibrate import calibrate_steps, read_steps, steps_text, write_fitted_steps
-
-        steps = read_steps(args.file, args.trace)
-        with within(args.file):
-            fit = calibrate_steps(steps, args.trace)
-        with printed_first(_answer(args, fit, steps_text)):
-            if "output" in out:
-                write_fitted_steps(fit, args.file, out["output"], args.output)
-    return DONE
-
-
-def _fit_trace(args: Namespace) -> int:
-    outputs = {"output": JSON, "save_cluster": JSON}
-    with output_files(args, outputs, [(args.trace, "the trace")]) as out:
-        from ..execution.scenario import load_scenario
-        from ..measure.calibrate import (
-            calibrate,
-            calibration_text,
-            read_measured,
-            write_fitted,
-            write_fitted_cluster,
-        )
-
-        scenario, measured = load_scenario(args.file), read_measured(args.trace)
-        with within(args.file):
-            calibration = calibrate(scenario, measured, (args.fit or DEFAULT).split(","))
-        with printed_first(_answer(args, calibration, calibration_text)):
+    with output_files(args, outputs, [(args.trace, noun)]) as out:
+        fit, text, write = fitted(args)
+        with printed_first(json_text(fit.to_json()) if args.json else text(fit)):
             # The scenario's files are named relative to where it is in the end.
             if "output" in out:
-                write_fitted(calibration, args.file, out["output"], args.output)
+                write(fit, args.file, out["output"], args.output)
             if "save_cluster" in out:
-                write_fitted_cluster(calibration, out["save_cluster"])
+                from ..measure.calibrate import write_fitted_cluster
+
+                write_fitted_cluster(fit, out["save_cluster"])
     return DONE
 
 
-def _answer(args: Namespace, fit: Any, text: Callable[[Any], str]) -> str:
-    return json_text(fit.to_json()) if args.json else text(fit)
+Fitted = tuple[Any, Callable[[Any], str], Callable[[Any, str, str, str], object]]
+"""A fit, and the functions that tell it in words and write the scenario with it."""
+
+
+def _chosen(args: Namespace) -> tuple[Callable[[Namespace], Fitted], str]:
+    """The function that fits what is wanted, and the noun of what it fits to. Raises InputError."""
+    if args.fit == HOST:
+        return _of_host, "the host's times"
+    if args.fit is not None and HOST in str(args.fit).split(","):
+        raise InputError("--fit: host stands alone, for it is fitted to other measurements")
+    if not args.trace.endswith(STEPS):
+        return _of_trace, "the trace"
+    if args.fit not in (None, HOST_TIME):
+        raise InputError(f"--fit: a table of steps tells {HOST_TIME} alone, got {args.fit}")
+    return _of_steps, "the steps"
+
+
+def _of_host(args: Namespace) -> Fitted:
+    from ..execution.scenario import load_scenario
+    from ..measure.calibrate import calibrate_host, host_text, read_host_times, write_hosted
+
+    scenario, measured = load_scenario(args.file), read_host_times(args.trace)
+    with within(args.file):
+        return calibrate_host(scenario, measured), host_text, write_hosted
+
+
+def _of_steps(args: Namespace) -> Fitted:
+    from ..measure.calibrate import calibrate_steps, read_steps, steps_text, write_fitted_steps
+
+    steps = read_steps(args.file, args.trace)
+    with within(args.file):
+        return calibrate_steps(steps, args.trace), steps_text, write_fitted_steps
+
+
+def _of_trace(args: Namespace) -> Fitted:
+    from ..execution.scenario import load_scenario
+    from ..measure.calibrate import calibrate, calibration_text, read_measured, write_fitted
+
+    scenario, measured = load_scenario(args.file), read_measured(args.trace)
+    with within(args.file):
+        fit = calibrate(scenario, measured, (args.fit or DEFAULT).split(","))
+    return fit, calibration_text, write_fitted

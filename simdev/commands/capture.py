@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 from argparse import Namespace
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from ..ground.errors import InputError, prefixed
@@ -19,10 +18,10 @@ from .options import (
     DONE,
     INFEASIBLE,
     REPORT_OPTION,
-    by_flags,
     cluster_value,
     flag,
     whole_numbers,
+    with_flags,
 )
 from .outputs import JSON, json_text, output_files, printed_first, progress_bar, tell
 
@@ -70,7 +69,7 @@ OPTIONS = (
 )
 LISTED = 8
 """The most ranks that a line lists."""
-NAMES = ("world", "per_node", "cluster", "nodes", "gpus")
+FLAGS = {name: flag(name) for name in ("world", "per_node", "cluster", "nodes", "gpus")}
 
 
 def run(args: Namespace) -> int:
@@ -127,7 +126,8 @@ def _document(
 
     cluster = cluster_value(args.cluster, args.nodes, args.gpus)
     ranks = whole_numbers("--rank", args.rank) or ()
-    with _flags(), progress_bar("capture", bar_format="{desc}: {n_fmt} ranks, {elapsed}") as bar:
+    bar_format = "{desc}: {n_fmt} ranks, {elapsed}"
+    with with_flags(FLAGS), progress_bar("capture", bar_format=bar_format) as bar:
         captured = capture_ranks(
             args.script, world, ranks, cluster=cluster, arguments=args.passed_on,
             per_node=args.per_node, settings=settings, progress=lambda _: bar.update(),
@@ -137,14 +137,6 @@ def _document(
         options = {} if args.tokens is None else {"tokens": args.tokens * captured.world}
         name = os.path.basename(args.script)
         return captured.document(cluster, rows, host=args.host, name=name, options=options)
-
-
-@contextmanager
-def _flags() -> Iterator[None]:
-    try:
-        yield
-    except InputError as error:
-        raise by_flags(error, {name: flag(name) for name in NAMES}) from None
 
 
 def _report(document: Mapping[str, Any]) -> Report:

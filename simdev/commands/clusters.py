@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..ground.errors import InputError
 from ..ground.units import format_bandwidth, format_capacity, format_seconds
-from .options import DONE, JSON_OPTION, by_flags
+from .options import DONE, JSON_OPTION, flag, with_flags
 from .outputs import PICTURES, json_text, output_files, save_figure
 
 if TYPE_CHECKING:
@@ -58,10 +58,8 @@ def run(args: Namespace) -> int:
             raise InputError(f"NAME: missing, and --{unused[0]} needs it")
         print(_listed(args))
         return DONE
-    try:
+    with with_flags({name: flag(name) for name in SETTINGS}):
         cluster = _cluster(args)
-    except InputError as error:
-        raise by_flags(error, {name: f"--{name}" for name in SETTINGS}) from None
     with output_files(args, {"output": PICTURES}, ()) as out:
         if "output" in out:
             from ..report.figures.cluster import cluster_figure

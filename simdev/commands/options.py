@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from ..ground.errors import InputError, refuse
@@ -121,6 +122,15 @@ def by_flags(error: InputError, flags: Mapping[str, str]) -> InputError:
     parts = [problem.partition(":") for problem in error.problems]
     named = [f"{flags.get(name, name)}{colon}{reason}" for name, colon, reason in parts]
     return type(error)(named, error.file)
+
+
+@contextmanager
+def with_flags(flags: Mapping[str, str]) -> Iterator[None]:
+    """Problems of the block are told by the names of options (``by_flags``)."""
+    try:
+        yield
+    except InputError as error:
+        raise by_flags(error, flags) from None
 
 
 def port_problems(port: int) -> Iterator[str]:

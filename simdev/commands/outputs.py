@@ -218,10 +218,18 @@ def progress_bar(description: str, **options: Any) -> Any:
     return bar
 
 
-def drawing(parts: Sequence[Any]) -> Sequence[Any]:
-    """The parts of draws that are under way, with a bar that shows how far they are."""
-    bar: Sequence[Any] = progress_bar("draw", iterable=parts)
-    return bar
+def watched(description: str) -> Callable[[Sequence[Any]], Sequence[Any]]:
+    """A function that gives the parts of a sequence with a bar, which shows how far they are."""
+
+    def watch(parts: Sequence[Any]) -> Sequence[Any]:
+        bar: Sequence[Any] = progress_bar(description, iterable=parts)
+        return bar
+
+    return watch
+
+
+drawing = watched("draw")
+"""Gives the parts of draws with a bar."""
 
 
 def _beat(bar: Any) -> None:

@@ -23,9 +23,9 @@ from .options import (
     OF_LIMIT,
     REPORT_OPTION,
     SAVE_OPTION,
-    by_flags,
     require_limit,
     whole_numbers,
+    with_flags,
 )
 from .outputs import JSON, PICTURES, is_faulty, json_text, output_files, printed_first, write_trace
 
@@ -130,10 +130,8 @@ def _schedule(args: Namespace) -> tuple[Schedule, StageTimes]:
         check_sizes(*sizes)
     # Before the table is made, which is as long as the step itself.
     scale = scale_of_pipeline(prod(sizes), args.weight not in ("0", ""))
-    try:
+    with with_flags(OF_LIMIT):
         scale.require(limit)
-    except InputError as error:
-        raise by_flags(error, OF_LIMIT) from None
     replicas = whole_numbers("--replicas", args.replicas) or []
     with prefixed("--"):
         name = full_name(args.schedule or "1F1B")

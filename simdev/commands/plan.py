@@ -20,13 +20,15 @@ from ..ground.units import format_bytes, format_capacity, format_number, format_
 from .options import (
     DATASHEET_HELP,
     DONE,
+    DRAW_OPTIONS,
     INFEASIBLE,
-    by_flags,
     flag,
+    require_drawn,
     require_price,
     whole_numbers,
+    with_flags,
 )
-from .outputs import output_files, printed_first, progress_bar, tell, writing
+from .outputs import drawing, output_files, printed_first, tell, watched, writing
 from .report import ANSWER
 
 if TYPE_CHECKING:
@@ -134,6 +136,7 @@ OPTIONS = (
         "OUT",
         "where --export writes, and the table is printed (.args or .txt, .toml, .json)",
     ),
+    *DRAW_OPTIONS,
     ("--check", "", "simulate the best plan on all devices, too"),
     ("--datasheet", "", DATASHEET_HELP),
     ("--graph", "", "the planners of the papers over the model's graph of ops, too"),
@@ -141,20 +144,19 @@ OPTIONS = (
     ("--json", "", "print the plans as JSON"),
 )
 REASONS_SHOWN = 6
+DRAWN = ("step p10 to p90", "memory p10 to p90", "beats #1")  # columns, where errors were drawn
 TIE = "="  # of a plan that the error does not separate from the best
 # What messages call an argument of ``plan``, and the option that it is here.
-FLAGS = {"global_batch": "--global-batch", "top": "--top", "n_jobs": "--jobs"}
-FLAGS |= {"nodes": "--nodes", "cluster.nodes": "--nodes", "graph.length": "--length"}
+FLAGS = {name: flag(name) for name in ("global_batch", "top", "nodes")}
+FLAGS |= {"n_jobs": "--jobs", "cluster.nodes": "--nodes", "graph.length": "--length"}
 
 
 def run(args: Namespace) -> int:
     """Run the verb; returns the exit code. Raises InputError."""
-    try:
+    with with_flags(FLAGS):
         if args.output is not None:
             require_plan_folder(args.output)
         return _run_graph(args) if _is_graph(args) else _run_sizes(args)
-    except InputError as error:
-        raise by_flags(error, FLAGS) from None
 
 
 def _run_sizes(args: Namespace) -> int:
@@ -163,11 +165,12 @@ def _run_sizes(args: Namespace) -> int:
     if args.seconds is not None:
         raise InputError("--seconds: goes with a graph (--graph); of sizes all plans are tried")
     require_price(args.price)
+    require_drawn(args)
     nodes = whole_numbers("--nodes", args.nodes)
     parts = args.model, args.cluster, args.global_batch, nodes, args.length
     rows: dict[str, Any] = {"profile": []} if args.datasheet else {}
     question = question_of(*parts, rows, args.price)
-    options = args.front, args.alike, args.jobs, args.journal
+    options = args.front, args.alike, args.jobs, args.journal, None, args.draws, args.seed, drawing
     choices = choices_of(_choices(args.set))
     with _export_file(args) as file:
         plans = plans_of(question, choices, args.top, *options)
@@ -244,7 +247,7 @@ def _write_launch(file: str, launch: Launch | None) -> None:
 
 def _run_graph(args: Namespace) -> int:
     by_sizes = {"--front": args.front, "--alike": args.alike, "--check": args.check}
-    by_sizes["--datasheet"] = args.datasheet
+    by_sizes |= {"--datasheet": args.datasheet, "--draws": args.draws}
     for name in ("journal", "export", "export_file"):
         by_sizes[flag(name)] = getattr(args, name) is not None
     refuse(
@@ -298,10 +301,15 @@ def _plain(value: Any) -> Any:
 
 def _lines(plans: Plans) -> Iterator[str]:
     yield from _head(plans)
-    if plans.best:
-        from ..report.table import table_text
+    if not plans.best:
+        return
+    from ..report.measures.uncertainty import how_sure
+    from ..report.table import table_text
 
-        yield table_text(_table(plans), width=None)
+    yield table_text(_table(plans), width=None)
+    if plans.draws:
+        order = plans.stability
+        yield how_sure(order.beats.tolist(), order.first[0], order.kendall)
 
 
 def _head(plans: Plans) -> Iterator[str]:
@@ -389,6 +397,7 @@ def _table(plans: Plans) -> Any:
     columns |= {"step": TIME, "tokens/s": TEXT, "MFU": SHARE, "memory": BYTES}
     columns |= {"bubble": SHARE, "exposed": SHARE}
     columns |= dict.fromkeys(["within 1 %"] * plans.folds + ["$/M tokens"] * has_price, TEXT)
+    columns |= dict.fromkeys(DRAWN if plans.draws else (), TEXT)
     columns |= {"tie": TEXT, "slower than #1 by": TEXT}
     rows = []
     for number, row in enumerate(plans.frame.to_dict("records"), 1):
@@ -399,21 +408,37 @@ def _table(plans: Plans) -> Any:
         folded = [f"+{row['folded']}"] * plans.folds
         price = [f"{row['cost_per_million_tokens']:.4g}"] if has_price else []
         tie = TIE if row["tied"] and number > 1 else ""
-        rows.append((number, *cells, *figures, *shares, *folded, *price, tie, row["why"]))
+        drawn = _drawn(row) if plans.draws else ()
+        rows.append((number, *cells, *figures, *shares, *folded, *price, *drawn, tie, row["why"]))
     front = " and the front of step time, memory and devices" * bool(plans.front)
     title, legend = f"The best plans{front}, the fastest first", "\n  ".join(_legend(plans))
     return Table(title, columns, tuple(rows), legend, shown=len(rows))
 
 
+def _drawn(row: Mapping[Any, Any]) -> tuple[str, ...]:
+    """The cells of DRAWN."""
+    times, sizes = (
+        " to ".join(dict.fromkeys(text(row[name.format(part)]) for part in (10, 90)))
+        for name, text in (("step_p{}_s", format_seconds), ("peak_p{}_bytes", format_bytes))
+    )
+    return times, sizes, f"{row['beats_best']:.0%}"
+
+
 def _legend(plans: Plans) -> Iterator[str]:
     """Lines below the table: which plans are rows, and what the columns tell."""
+    from ..nouns.draws import TIE_MEANING
     from ..search.plan.searching import degrees
 
     if len({degrees(scored.plan.setup) for scored in plans.best}) == len(plans.best) > 1:
         yield "rows: of all plans with the same degrees the best one"
     if plans.folds:
         yield "within 1 %: how many others are as fast, up to 1 %; the row is the simplest of them"
-    if sum(plans.frame["tied"]) > 1:
+    if plans.draws:
+        draws = plans.draws[0]
+        count = f"{len(draws):,} draws of the errors of costs (seed {draws.seed})"
+        yield f"p10 to p90: 8 of 10 of {count}"
+        yield f"beats #1: its share of the draws; tie {TIE}: {TIE_MEANING}"
+    elif sum(plans.frame["tied"]) > 1:
         error, _, pairs = str(plans.layouts).partition(", ")
         yield f"tie {TIE}: slower than #1 by no more than {error},"
         yield f"  {pairs}; an error that all layouts share cancels"
@@ -445,15 +470,11 @@ def _graph_plans(args: Namespace, nodes: Sequence[int] | None) -> pd.DataFrame:
         raise InputError("--nodes: a graph is planned on one cluster; give one number")
     parts: dict[str, Any] = {} if args.price is None else {"options": {"price": args.price}}
 
-    def watch(methods: Sequence[str]) -> Sequence[str]:
-        bar: Sequence[str] = progress_bar("plan", iterable=methods)
-        return bar
-
     seconds = SECONDS if args.seconds is None else args.seconds
     count = None if nodes is None else nodes[0]
     return plan_graph(
         args.model, args.cluster, args.global_batch, count, args.length, seconds=seconds,
-        watch=watch, **parts,
+        watch=watched("plan"), **parts,
     )  # fmt: skip
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from ..ground.errors import InputError
 from .options import DONE, DRAW_OPTIONS, PRICE_OPTION, require_drawn, require_price
-from .outputs import drawing, files_of, json_text, output_files, printed_first, progress_bar, tell
+from .outputs import drawing, files_of, json_text, output_files, printed_first, tell, watched
 
 PAGE = (".html", ".htm")
 HELP = "write a step, a sweep, plans or a search as one HTML page"
@@ -96,14 +96,11 @@ def _step(file: str, value: Any, args: argparse.Namespace) -> tuple[Any, Sequenc
     """The step of a file that holds this, and what it gains where something is faster."""
     from ..report.page import read_subject, what_ifs
 
-    # Each case of "what if" is a simulation of its own.
-    def watch(cases: Sequence[Any]) -> Sequence[Any]:
-        bar: Sequence[Any] = progress_bar("what if", iterable=cases)
-        return bar
-
     subject = read_subject(file, args.price, value, args.draws, args.seed, drawing)
     if args.no_what_if:
         return subject, ()
+    # Each case of "what if" is a simulation of its own.
+    watch = watched("what if")
     return subject, what_ifs(subject.report, subject.kinds, subject.scenario, watch=watch)
 
 

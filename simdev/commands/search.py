@@ -102,9 +102,9 @@ OF_ONE = ("chains", "policy", "save_policy")  # options that go with a single me
 OF_SEVERAL = ("seeds", "plot", "journal")
 # Arguments of ``search``, which are the first words of its problems, and the options that they are
 # here.
-FLAGS = {name: f"--{name}" for name in ("method", "budget", "seconds", "seed", "prepare", "chains")}
-FLAGS |= {name: f"--{name}" for name in ("settings", "warm", "policy")}
-FLAGS |= {"train": "--no-train", "n_jobs": "--jobs", "seeds": "--seeds", "plot": "--plot"}
+NAMES = "method", "budget", "seconds", "seed", "prepare", "chains", "settings", "warm", "policy"
+FLAGS = {name: flag(name) for name in (*NAMES, "seeds", "plot")}
+FLAGS |= {"train": "--no-train", "n_jobs": "--jobs"}
 UNJUDGED = "interrupted before the answer was confirmed by the reference engine and the checker"
 EARLY = "interrupted before there was an answer: nothing is written"
 

@@ -33,6 +33,7 @@ from .options import (
     flag,
     require_drawn,
     require_limit,
+    with_flags,
 )
 from .outputs import (
     JSON,
@@ -220,10 +221,8 @@ def _scenario(args: Namespace) -> Scenario:
         changes["costs"] = replace(scenario.costs, strict=True)
     if args.no_symmetry:
         changes["symmetry"] = False
-    try:
+    with with_flags(FLAGS):
         scenario = replace(scenario, **changes)
-    except InputError as error:
-        raise by_flags(error, FLAGS) from None
     return of_every_device(scenario) if args.check or args.save else scenario
 
 

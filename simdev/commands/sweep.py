@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..ground.errors import InputError, prefixed, printable, within
-from .options import BAD_INPUT, DONE, DRAW_OPTIONS, PRICE_OPTION, by_flags, require_drawn
+from .options import BAD_INPUT, DONE, DRAW_OPTIONS, PRICE_OPTION, require_drawn, with_flags
 from .outputs import printed_first, real_path, tell
 
 if TYPE_CHECKING:
@@ -57,6 +57,7 @@ RATES = {
 }
 """Figures that a table on a terminal has a column of, where any row tells them."""
 DRAWN = ("p10", "p90", "beats best")
+FIRST = "first_in_draws"
 DRAWN_FROM = ("step_p10_s", "step_p90_s", "beats_best")
 SHOWN = 40  # rows of a table on a terminal
 
@@ -77,10 +78,8 @@ def run(args: Namespace) -> int:
     require_drawn(args)
     grid = _grid(args)
     before = _version(file)
-    try:
+    with with_flags({"n_jobs": "--jobs"}):
         results = sweep(args.files, grid, args.jobs, journal, None, args.draws, args.seed)
-    except InputError as error:
-        raise by_flags(error, {"n_jobs": "--jobs"}) from None
     fields = {field for point in grid for field in point}
     ranks = results_ranking(results)
     best = "\n".join([_best(results, fields, ranks), *_how_sure(results, ranks)])
@@ -165,16 +164,12 @@ def _best(results: pd.DataFrame, fields: Iterable[str], ranks: Ranking) -> str:
 
 def _how_sure(results: pd.DataFrame, ranks: Ranking) -> Iterator[str]:
     """How sure the order is, where errors were drawn."""
-    from ..nouns.draws import TIE
+    from ..report.measures.uncertainty import how_sure
 
     if "kendall_tau" not in results.attrs:
         return
-    rows = results.iloc[list(ranks.order)]
-    ties = int((rows["beats_best"].iloc[1:] > 1 - TIE).sum())
-    tau = results.attrs["kendall_tau"]
-    stays = f"the best stays first in {rows['first_in_draws'].iloc[0]:.0%} of the draws"
-    tied = f"{ties:,} {'tie' if ties != 1 else 'ties'} with it (it wins in fewer than {TIE:.0%})"
-    yield f"how sure: {stays}, {tied}; mean Kendall tau {tau:.2f}"
+    beats, first = (results[name].iloc[list(ranks.order)] for name in ("beats_best", FIRST))
+    yield how_sure(beats.tolist(), first.iloc[0], results.attrs["kendall_tau"])
 
 
 def _table(results: pd.DataFrame, fields: Iterable[str], ranks: Ranking) -> str:

@@ -8,10 +8,11 @@ folder.
 from __future__ import annotations
 
 from argparse import Namespace
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from ..ground.errors import InputError, printable
-from .options import DONE, by_flags
+from ..ground.errors import printable
+from .options import DONE, flag, with_flags
 from .outputs import json_text, output_files, printed_first, progress_bar
 
 if TYPE_CHECKING:
@@ -44,25 +45,23 @@ OPTIONS = (
     ("-j --jobs", "N", "processes at once, -1 on all cores (default 1)"),
     ("--json", "", "print provenance and graphs as JSON"),
 )
-FLAGS = {name: f"--{name}" for name in ("family", "budget", "seconds", "seed", "settings")}
-FLAGS |= {"policy": "--policy", "n_jobs": "--jobs", "questions": "--family"}
+FLAGS = {name: flag(name) for name in ("family", "budget", "seconds", "seed", "settings", "policy")}
+FLAGS |= {"n_jobs": "--jobs", "questions": "--family"}
 
 
 def run(args: Namespace) -> int:
     """Run the verb; returns the exit code. Raises SimdevError."""
     inputs = () if args.policy is None else ((args.policy, "the policy of --policy"),)
     with output_files(args, {"output": (".safetensors",)}, inputs) as out:
-        try:
+        with with_flags(FLAGS):
             trained = _trained(args)
-        except InputError as error:
-            raise by_flags(error, FLAGS) from None
         with printed_first(_json(trained) if args.json else _text(trained, args.output)):
             trained.policy.save(out["output"])
     return DONE
 
 
 def _json(trained: Trained) -> str:
-    graphs = [{name: getattr(graph, name) for name in graph.__slots__} for graph in trained.graphs]
+    graphs = list(map(asdict, trained.graphs))
     return json_text({**trained.provenance, "graphs": graphs})
 
 

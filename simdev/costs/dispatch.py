@@ -190,6 +190,10 @@ FIRST = Fraction(272, 100)
 WEIGHT, INPUT = "_backward_weight", "_backward_input"
 Place = tuple[float, ...]
 ESTIMATED_ERROR, DATASHEET_ERROR = 0.2, 0.5
+RUN_ERROR = 0.175
+"""By so much two runs of a host-bound step differ, all dispatches alike: the middle of 10 to 25 %
+(docs/reference/errors.md).
+"""
 # Bare calls of two runs on one machine differ by less: only beyond it they tell of another host
 # than the datasheet's.
 _SAME_HOST = Fraction(3, 2)

@@ -23,9 +23,9 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -43,6 +43,12 @@ LINE_ERROR, TABLE_ERROR = 0.15, 0.05
 """The expected relative errors of the time of a message or a collective: by the latency and the
 bandwidth of its links, and by a table of measured ones. The middle of what both miss measured NCCL
 curves by, 4 to 27 % and 3 to 7 % (``collectives/table.py``).
+"""
+
+STEP_ERROR, CPU_STEP_ERROR = 0.016, 0.044
+"""The expected relative error of a whole step whose ops were all measured alone: caches are warmer
+in a step, clocks fall. Measured (``python -m benchmarks.draws``): the step that the header of a
+profile tells beside the sum of its rows, where the device holds it up; an H100, a CPU.
 """
 
 _UNIT = 2.0**-53  # the distance of two uniforms
@@ -74,23 +80,23 @@ def _mean_error(sigma: float) -> float:
     return math.exp(sigma * sigma / 2) * math.erf(sigma / math.sqrt(2))
 
 
-def normals(names: Iterable[str], seed: int, draws: int) -> Floats:
+def normals(names: Sequence[str], seed: int, draws: int) -> Floats:
     """Standard normals, a row a name and a column a draw; a cell depends on its name, the seed and
     the number of its draw alone.
     """
-    bits = np.array([_words(name, seed, 2 * draws) for name in names], np.uint64)
+    stream = np.random.Philox(key=0)
+    begin: Any = stream.state  # to set a key takes a third of the time that a generator takes
+    bits = np.empty((len(names), 2 * draws), np.uint64)
+    for row, name in zip(bits, names, strict=True):
+        # A hash of its own: that of Python differs from process to process.
+        digest = hashlib.blake2b(name.encode(), digest_size=8).digest()
+        begin["state"]["key"] = np.array([seed, int.from_bytes(digest, "little")], np.uint64)
+        stream.state = begin
+        row[:] = stream.random_raw(2 * draws)
     uniform = ((bits.reshape(-1, draws, 2) >> np.uint64(11)) + 0.5) * _UNIT
     radius, angle = np.ascontiguousarray(np.moveaxis(uniform, 2, 0))
     drawn: Floats = np.sqrt(-2 * np.log(radius)) * np.cos(2 * math.pi * angle)
     return drawn
-
-
-def _words(name: str, seed: int, count: int) -> np.ndarray[tuple[int], np.dtype[np.uint64]]:
-    """So many words of the stream of a name."""
-    # A hash of its own: that of Python differs from process to process.
-    digest = hashlib.blake2b(name.encode(), digest_size=8).digest()
-    key = np.array([seed, int.from_bytes(digest, "little")], np.uint64)
-    return np.random.Philox(key=key).random_raw(count)
 
 
 def drawn_factors(
@@ -99,8 +105,8 @@ def drawn_factors(
     """The factor of each cost's time, a row a draw and a column a source."""
     classes = {name: row for row, name in enumerate(dict.fromkeys(s.of_class for s in sources))}
     row_of = np.array([classes[source.of_class] for source in sources], np.int64)
-    of_class = normals((f"class {name}" for name in classes), seed, draws)
-    of_cost = normals((f"cost {source.cost}" for source in sources), seed, draws)
+    of_class = normals([f"class {name}" for name in classes], seed, draws)
+    of_cost = normals([f"cost {source.cost}" for source in sources], seed, draws)
     sigma = np.array([sigma_of(source.rel_err) for source in sources])[:, None]
     error = math.sqrt(shared) * of_class[row_of] + math.sqrt(1 - shared) * of_cost
     return np.ascontiguousarray(np.exp(sigma * error).T)

@@ -10,11 +10,9 @@ roofline      the datasheet, with its efficiencies or the class default.
 memory pass   bytes of operands and outputs over the datasheet's bandwidth, for kinds of ops that
               simdev has no description of.
 
-``CostModel`` is what others ask: ``lowering/prepare.py`` for the ops of a graph,
-``oracle/splits/blocks.py`` and ``search/soap/optcnn.py`` for parts of ops,
-``lowering/hybrid/durations.py`` for the kernels of a large model, and ``execution/check/hosts.py``
-for what hosts spend. It answers the rungs given, measured and memory pass; ``Estimates`` works out
-all others. A row of a profile that was not measured names the rung that made it.
+Lowering, oracle, searches and checker ask ``CostModel``. It answers the rungs given, measured and
+memory pass; ``Estimates`` works out all others. A row of a profile that was not measured names the
+rung that made it.
 
 Every answer names its rung. An estimate also has an expected relative error, None where nothing
 tells it:
@@ -33,9 +31,7 @@ turn in ``Estimates.cost`` or ``Estimates.estimates``. ``lowering/origins.py`` a
 means a single rung uses its constant: ROOFLINE (``lowering/hybrid/durations.py`` puts its own
 datasheet in place of that rung, so a new estimate below it has to be named there), MEMORY_PASS,
 and KNOWN for what is no estimate. ``docs/how-to/profiles.md``, ``benchmarks/ladder.py`` and
-``benchmarks/grids.py`` list rungs in words. Guarded by
-``tests/costs/test_ladder.py`` and ``test_estimates.py`` there (which rung answers, and its error)
-and ``test_profile_accuracy.py`` (the errors that ``docs/reference/errors.md`` states).
+``benchmarks/grids.py`` list rungs in words. Tests: ``tests/costs/test_ladder.py``.
 """
 
 from __future__ import annotations
@@ -69,6 +65,7 @@ from .groups import (
     rows_by_class,
 )
 from .roofline import (
+    DATASHEET_ERRORS,
     ROOFLINE_ERROR,
     DeviceSpec,
     ideal_seconds,
@@ -235,15 +232,20 @@ class Estimates:
         """
         for kinds in ((device_kind,), tuple(self.specs)):
             groups = [self.group(kind, op_class, dtype) for kind in kinds]
-            known = [
-                (group.datasheet_error, len(group.loads))
-                for group in groups
-                if group.datasheet_error is not None
-            ]
+            errors = ((group.datasheet_error, len(group.loads)) for group in groups)
+            known = [(error, count) for error, count in errors if error is not None]
             rows = sum(count for _, count in known)
             if rows >= _FEWEST_ERRORS:
                 return sum(error * count for error, count in known) / rows
         return ROOFLINE_ERROR
+
+    def datasheet_error(self, load: Load, device_kind: str) -> float:
+        """The expected error of a datasheet's answer for a long kernel: that of its op class, and
+        CARRIED_ERROR more where no row is of this kind of device and dtype.
+        """
+        rows = self.group(device_kind, load.op_class, load.dtype).loads
+        error = DATASHEET_ERRORS.get(load.op_class)
+        return ROOFLINE_ERROR if error is None else error + (0.0 if rows else CARRIED_ERROR)
 
     def scaled(self, key: str, load: Load, device_kind: str) -> OpCost | None:
         """The time of the op on another kind of device, measured or else estimated, or on this one
@@ -394,8 +396,7 @@ def _moved(key: str, source: str, target: str) -> str:
     return device_prefix(target) + key[len(device_prefix(source)) :]
 
 
-# What leaves and views take, unless the graph or a profile says otherwise: they compute nothing and
-# move no byte.
+# Leaves and views, unless the graph or a profile says otherwise.
 FREE_OF_COST = OpCost(Fraction(0), "given")
 
 

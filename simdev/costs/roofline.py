@@ -213,6 +213,14 @@ CLASS_DEFAULT = Efficiency(Fraction(70, 100), Fraction(75, 100))
 # Expected error of the datasheet rung where no measured row can tell it: 0.37 to 0.57 over 35,742
 # GEMMs on 7 GPUs.
 ROOFLINE_ERROR = 0.5
+DATASHEET_ERRORS = {
+    "gemm": 0.10, "attention": 0.25, "elementwise": 0.16, "data_movement": 0.23, "norm": 0.70,
+    "softmax": 0.36, "reduction": 0.21, "optimizer": 0.24, "conv": 0.47,
+}  # fmt: skip
+"""The expected error of a datasheet's answer by op class, weighted by time: of the long kernels
+that large models have. Over the rows of an H100's grids, ``python -m benchmarks.grids``
+(docs/reference/errors.md, column ``roofline``).
+"""
 
 
 @dataclass(frozen=True, slots=True)

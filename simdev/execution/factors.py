@@ -16,11 +16,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
-from ..nouns.taskgraph import Floats, Ints, TaskGraph
-
-Bools = NDArray[np.bool_]
+from ..nouns.taskgraph import Bools, Floats, Ints, TaskGraph
 
 Factors = Callable[[int], Floats]
 """By the number of a draw (from 0) a factor for each task of a task graph, > 0. It may be called

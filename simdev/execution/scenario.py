@@ -10,14 +10,17 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
+
 from ..costs import CostMiss, CostModel
 from ..ground.errors import InputError, refuse
-from ..ground.units import Number, is_count, parse_price, picoseconds, written
+from ..ground.units import Number, is_count, parse_price, written
 from ..lowering import LoweredStep, Prepared, iterated, lower_step, split
 from ..lowering.origins import (
     HostOrigins,
@@ -27,6 +30,7 @@ from ..lowering.origins import (
     op_costs,
     rung_shares,
 )
+from ..lowering.prepare import UNKNOWN
 from ..lowering.symmetry import Expanded, Symmetry
 from ..lowering.symmetry.quotient import Quotient, quotient_of
 from ..nouns.cluster import Cluster
@@ -472,14 +476,18 @@ def _stages(prepared: Prepared, task_graph: TaskGraph, stages: Sequence[int]) ->
 def _splitting(
     prepared: Prepared, placed: Strategy, origins: Mapping[str, Origin], step: TaskGraph
 ) -> Splitting:
-    """An op's unsplit time is that on the device of its first part."""
+    """Of an op that is split, the unsplit time is the mean over the devices of its parts: where one
+    of them is slow, the slowness is not blamed on splitting.
+    """
     graph, cluster = prepared.graph, prepared.cluster
-    whole: dict[str, int] = {}
-    for name, origin in origins.items():
-        if origin.op not in whole:
-            cost = prepared.cost(graph.index[origin.op], cluster.index[placed.placement[name]])
-            if cost is not None:
-                whole[origin.op] = picoseconds(cost.seconds)
+    parts = [(name, origin.op) for name, origin in origins.items() if not origin.adds_up]
+    ops = np.array([graph.index[op] for _, op in parts], np.int64)
+    devices = np.array([cluster.index[placed.placement[name]] for name, _ in parts], np.int64)
+    unsplit = defaultdict[str, list[int]](list)
+    for (_, op), duration in zip(parts, prepared.duration_at(ops, devices).tolist(), strict=True):
+        if duration != UNKNOWN:
+            unsplit[op].append(duration)
+    whole = {op: sum(times) // len(times) for op, times in unsplit.items()}
     return Splitting(step, {op.name: op.kind for op in graph.ops}, origins, whole)
 
 

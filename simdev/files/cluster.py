@@ -126,6 +126,7 @@ class LinkKindShape(TypedDict, total=False):
       to 2.
     - ``measured_bandwidth``, ``measured_latency``: those that it had when the collectives of the
       cluster were measured; default: as they are.
+    - ``slowed``: the share that ``bandwidth`` is of that of a sound link of its like; default 1.
     """
 
     bandwidth: Bandwidth

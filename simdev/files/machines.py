@@ -93,7 +93,8 @@ def with_slow(cluster: Cluster, slow: Mapping[str, Number]) -> Cluster:
             reason = "no device of this name, nor a link like gpu:0 - gpu:1"
             problems.append(f'slow["{name}"]: {reason}')
         for row in joined:
-            links[row] = links[row].changed(share)
+            slowed = Fraction(links[row].slowed) * share
+            links[row] = replace(links[row].changed(share), slowed=slowed)
     refuse(problems)
     return replace(cluster, devices=tuple(devices), links=tuple(links))
 

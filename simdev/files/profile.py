@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from fractions import Fraction
 from functools import cache
 from pathlib import Path
@@ -194,16 +195,37 @@ def _measured_on(path: Path) -> str:
 def read_profile(source: PathLike | Mapping[str, Any]) -> Profile:
     """The profile of a file of JSON lines, or of an object ``{"header": {...}, "rows": [...]}``.
 
-    Raises InputError with every problem at once, each with its line.
+    A file that ships is read once a process, as long as it stays the same: each scenario of a
+    captured step reads all that ship for its device. Raises InputError with every problem at once,
+    each with its line.
     """
     if isinstance(source, (str, os.PathLike)):
-        with within(label(source)):
-            return _profile((f"line {n}", *entry) for n, *entry in read_json_lines(source))
+        written = _written(source)
+        return _profile_of_lines(source) if written is None else _kept(*written)
     unknown = [f"{key}: unknown key" for key in source if key not in ("header", "rows")]
     if unknown or not isinstance(source.get("rows"), list):
         raise InputError(unknown or "rows: must be a list of rows, beside an optional header")
     head = [("header", source["header"], ())] if "header" in source else []
     return _profile(head + [(f"rows[{i}]", row, ()) for i, row in enumerate(source["rows"])])
+
+
+def _written(source: PathLike) -> tuple[Path, int, int] | None:
+    """The file of a profile that ships, when it was written (ns), its bytes; None of any other."""
+    with suppress(InputError, OSError, ValueError):
+        path = Path(source).resolve()
+        if path.is_relative_to((examples_folder() / "profiles").resolve()):
+            return path, path.stat().st_mtime_ns, path.stat().st_size
+    return None
+
+
+@cache
+def _kept(path: Path, _time_ns: int, _bytes: int) -> Profile:
+    return _profile_of_lines(path)
+
+
+def _profile_of_lines(source: PathLike) -> Profile:
+    with within(label(source)):
+        return _profile((f"line {n}", *entry) for n, *entry in read_json_lines(source))
 
 
 def _profile(entries: Iterable[tuple[str, Any, tuple[str, ...]]]) -> Profile:

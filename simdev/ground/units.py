@@ -389,6 +389,11 @@ def format_seconds(seconds: float, digits: int = 4) -> str:
     return f"{seconds * 1e12:.{digits}g} ps"
 
 
+def format_ps(ps: float | Fraction, digits: int = 4) -> str:
+    """A time in ps for people: ``12.34 ms``."""
+    return format_seconds(float(ps / PS_PER_SECOND), digits)
+
+
 def format_duration(seconds: float, digits: int = 3) -> str:
     """For people: ``2.3 h`` and ``30 d``."""
     for unit in ("years", "d", "h", "min"):

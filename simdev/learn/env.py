@@ -25,13 +25,20 @@ from ..ground.errors import InputError
 from ..ground.units import is_count
 from ..nouns.taskgraph import Floats, Ints, Rows
 from ..oracle import Cost, Oracle, Placement
-from ..search.features import GraphFeatures, ancestors_of, features_of
-from ..search.sampling import sampled, uniform
+from ..search.features import Nodes, ancestors_of, features_of
+from ..search.sampling import anywhere
 from ..search.space import IMPOSSIBLE, alone, choices, reference_ps, relative_excess
 from ..search.trial import REFUSED
 
 MASKED = -1.0  # reward of an action that the mask rules out: as much as the reference step
 WORST = 1000.0  # no placement is worse; one that cannot be is as bad
+
+Observation = NDArray[np.float32]
+Info = dict[str, Any]
+Begun = tuple[Observation, Info]
+"""The answer of ``reset``."""
+Stepped = tuple[Observation, float, bool, bool, Info]
+"""The answer of ``step``: observation, reward, over, never cut short, and ``info``."""
 
 
 class Ground:
@@ -51,13 +58,12 @@ class Ground:
             raise InputError("graph: there is nothing to place")
         singles = alone(oracle, choices(oracle))  # raises for a group that can run nowhere
         self.oracle, self.penalty = oracle, penalty
-        self.features: GraphFeatures = features_of(oracle)
-        self.mask = self.features.groups.able.astype(np.int8)
-        self.seconds: Floats = self.features.groups.seconds
+        self.nodes: Nodes = features_of(oracle)
+        self.mask = self.nodes.able.astype(np.int8)
+        self.seconds: Floats = self.nodes.seconds
         self.first: Ints = self.mask.argmax(axis=1)
         self.fastest: Ints = np.where(self.mask, self.seconds, np.inf).argmin(axis=1)
-        nodes = self.features.groups
-        held = nodes.persistent_bytes + nodes.output_bytes + nodes.workspace_bytes
+        held = self.nodes.persistent_bytes + self.nodes.output_bytes + self.nodes.workspace_bytes
         self.memory: Floats = share(held, held.sum())
         self.longest = float(self.seconds.max(axis=1).sum())
         costs = [_cost(oracle, placement) for placement in singles]
@@ -74,9 +80,9 @@ class Ground:
     @property
     def devices(self) -> int:
         """How many devices there are."""
-        return self.features.devices
+        return int(self.mask.shape[1])
 
-    def legal(self, group: int, action: np.int64) -> tuple[int, float, dict[str, Any]]:
+    def legal(self, group: int, action: np.int64) -> tuple[int, float, Info]:
         """The device to which an action sends a group, the reward for that alone, and entries of
         ``info``.
 
@@ -110,13 +116,11 @@ class Ground:
 
     @cached_property
     def _arrays(self) -> dict[str, NDArray[Any]]:
-        groups = self.features.groups
+        nodes, size = self.nodes, self.nodes.edge_bytes
         return {
-            "nodes": groups.scaled(),
-            "edges": np.stack((groups.source, groups.target)),
-            "edge_bytes": share(groups.edge_bytes, groups.edge_bytes.max(initial=0.0)).astype(
-                np.float32
-            ),
+            "nodes": nodes.scaled(),
+            "edges": np.stack((nodes.source, nodes.target)),
+            "edge_bytes": share(size, size.max(initial=0.0)).astype(np.float32),
         }
 
 
@@ -127,7 +131,7 @@ def _cost(oracle: Oracle, placement: Ints) -> Cost:
         return IMPOSSIBLE
 
 
-def outcome_of(cost: Cost) -> dict[str, Any]:
+def outcome_of(cost: Cost) -> Info:
     """The parts of a cost that ``info`` tells."""
     return {name: getattr(cost, name) for name in ("seconds", "feasible", "memory_excess")}
 
@@ -137,7 +141,7 @@ def share(part: Floats, whole: float) -> Floats:
     return part / whole if whole > 0 else part * 0.0
 
 
-class _Env(gymnasium.Env[NDArray[np.float32], np.int64]):
+class _Env(gymnasium.Env[Observation, np.int64]):
     """An environment on the groups of an oracle, whose actions are device indices."""
 
     metadata = {"render_modes": []}  # noqa: RUF012 (gymnasium's own name and type)
@@ -175,7 +179,7 @@ class PlacementEnv(_Env):
     def __init__(self, oracle: Oracle, penalty: float = 1.0) -> None:
         super().__init__(oracle, penalty)
         groups, devices = self._ground.groups, self._ground.devices
-        nodes = self._ground.features.groups
+        nodes = self._ground.nodes
         self._time = share(self._ground.seconds, self._ground.longest)
         self._memory = self._ground.memory
         self._source, self._bytes = nodes.source, share(nodes.edge_bytes, nodes.edge_bytes.sum())
@@ -189,51 +193,39 @@ class PlacementEnv(_Env):
             0.0, 1.0, (3 + 5 * devices + groups,), np.float32
         )
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[NDArray[np.float32], dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: Info | None = None) -> Begun:
         """Start again with nothing placed."""
         super().reset(seed=seed)
         self._placement[:], self._placed[:], self._next = -1, 0.0, 0
         return self._observation(), self._info() | self._ground.arrays()
 
-    def step(
-        self, action: np.int64
-    ) -> tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]]:
+    def step(self, action: np.int64) -> Stepped:
         """Place the current group.
 
         Raises ResetNeeded after the last one, InputError for no device index.
         """
         if self._next >= self._ground.groups:
             raise ResetNeeded("the episode is over")
-        wrong, reason = self._put(action)
-        if self._next < self._ground.groups:
-            return self._observation(), wrong, False, False, self._info() | reason
-        final, outcome = self._judged()
-        return self._observation(), wrong + final, True, False, self._info() | reason | outcome
-
-    def _put(self, action: np.int64) -> tuple[float, dict[str, Any]]:
-        """Place the current group. The reward for that, and what is to be told."""
         group = self._next
-        device, reward, reason = self._ground.legal(group, action)
+        device, reward, entries = self._ground.legal(group, action)
         self._placement[group] = device
         self._placed[:, device] += self._time[group, device], self._memory[group]
         self._next += 1
-        return reward, reason
+        is_over = self._next == self._ground.groups
+        if is_over:
+            try:
+                cost = self._ground.oracle(self._placement)
+            except REFUSED as error:
+                reward, entries = reward - WORST, entries | {"error": str(error)}
+            else:
+                reward, entries = reward - self._ground.badness(cost), entries | outcome_of(cost)
+        return self._observation(), reward, is_over, False, self._info() | entries
 
-    def _judged(self) -> tuple[float, dict[str, Any]]:
-        """The reward of the whole placement, and what is to be told."""
-        try:
-            cost = self._ground.oracle(self._placement)
-        except REFUSED as error:
-            return -WORST, {"error": str(error)}
-        return -self._ground.badness(cost), outcome_of(cost)
-
-    def _info(self) -> dict[str, Any]:
+    def _info(self) -> Info:
         group = self._next if self._next < self._ground.groups else None
         return {"action_mask": self._ground.allowed(group), "placement": self._placement.copy()}
 
-    def _observation(self) -> NDArray[np.float32]:
+    def _observation(self) -> Observation:
         groups, devices = self._ground.groups, self._ground.devices
         by_device, shares = np.zeros((5, devices)), (0.0, 0.0)
         placed, now = self._placement, self._next
@@ -273,7 +265,7 @@ class View:
     """
 
     def __init__(self, ground: Ground) -> None:
-        nodes, self._devices = ground.features.groups, ground.devices
+        nodes, self._devices = ground.nodes, ground.devices
         self._features: Floats = nodes.scaled().astype(np.float64)
         self._leads = ancestors_of(nodes)
         self._seconds = share(ground.seconds, ground.longest)
@@ -293,7 +285,7 @@ class View:
 
     def row(
         self, group: int | None, placement: Ints, starts: Floats, progress: float, badness: float
-    ) -> NDArray[np.float32]:
+    ) -> Observation:
         """The observation; ``placement`` and ``starts`` (relative to the step) are by group."""
         rows, here = np.arange(len(placement)), np.eye(self._devices)[placement]
         work = here * self._seconds[rows, placement][:, None]
@@ -383,7 +375,7 @@ class ImproveEnv(_Env):
             raise InputError(f"passes: must be a whole number from 1 on, got {passes!r}")
         super().__init__(oracle, penalty)
         self.passes = passes
-        self._options = {"start": start, "order": order}
+        self._options: Info = {"start": start, "order": order}
         # What is wrong with them is told here, not at the first reset.
         self._placement_of(start, np.random.default_rng(0))
         self._visits(order, np.random.default_rng(0))
@@ -391,9 +383,7 @@ class ImproveEnv(_Env):
         self._sequence, self._next = np.zeros(0, np.int64), 0  # until the first reset
         self.observation_space = gymnasium.spaces.Box(-1.0, 1.0, (self._view.size,), np.float32)
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[NDArray[np.float32], dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: Info | None = None) -> Begun:
         """Start again. Raises InputError for options other than ``start`` and ``order``."""
         super().reset(seed=seed)
         unknown = sorted(set(options or {}) - set(self._options))
@@ -405,9 +395,7 @@ class ImproveEnv(_Env):
         self._evaluate()
         return self._observation(), self._info() | self._ground.arrays()
 
-    def step(
-        self, action: np.int64
-    ) -> tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]]:
+    def step(self, action: np.int64) -> Stepped:
         """Put the visited group on a device.
 
         Raises ResetNeeded after the last one, InputError for no device index.
@@ -446,7 +434,7 @@ class ImproveEnv(_Env):
         over = self._next >= len(self._sequence)
         return None if over else int(self._sequence[self._next])
 
-    def _info(self) -> dict[str, Any]:
+    def _info(self) -> Info:
         group = self._group
         return {
             "placement": self._placement.copy(),
@@ -456,7 +444,7 @@ class ImproveEnv(_Env):
             **self._outcome,
         }
 
-    def _observation(self) -> NDArray[np.float32]:
+    def _observation(self) -> Observation:
         starts = share(self._starts.astype(np.float64), self._step_ps)
         progress = self._next / len(self._sequence)
         return self._view.row(self._group, self._placement, starts, progress, self._badness)
@@ -470,7 +458,7 @@ class ImproveEnv(_Env):
             names = ", ".join(STARTS)
             raise InputError(f'start: must be one of {names} or a placement, got "{start}"')
         if start == "random":
-            return sampled(uniform(ground.mask > 0), random.random(ground.groups))
+            return anywhere(ground.mask > 0, random)
         if start == "first":
             return ground.first.copy()
         if ground.single is None:
@@ -495,7 +483,7 @@ class ImproveEnv(_Env):
         if order == "random":
             groups = self._ground.groups
             return np.concatenate([random.permutation(groups) for _ in range(self.passes)])
-        return np.tile(np.argsort(self._ground.features.groups.order), self.passes)
+        return np.tile(np.argsort(self._ground.nodes.order), self.passes)
 
 
 __all__ = ["IDS", "ImproveEnv", "PlacementEnv", "make_improve", "make_placement"]

@@ -16,14 +16,14 @@ from torch import Tensor, nn
 
 from ..ground.errors import InputError
 from ..nouns.structure import unit_of
-from ..nouns.taskgraph import Floats, Ints
+from ..nouns.taskgraph import Bools, Floats, Ints
 from ..oracle import Oracle
 from ..search.features import Nodes, features_of
 from ..search.instance import Instance
 from ..search.prepare import Grouped
 from ..search.trial import Trial
 from .policy import BARRED, Policy, entropies, inverse, likeliest
-from .rules import Proximal, reference_ps, signal
+from .rules import Proximal, reference_ps, signals_of
 from .settings import GDPSettings
 from .training import adam_of, keep, one_thread, train
 
@@ -53,10 +53,10 @@ def inputs_of(oracle: Oracle, harmonics: int) -> Inputs:
     transfers are, sin and cos of pi 2^k x, by which a network tells apart neighbours, and graphs,
     that are alike but for these.
     """
-    nodes = features_of(oracle).groups
+    nodes = features_of(oracle)
     sequence = np.argsort(nodes.order, kind="stable").astype(np.int64)
     time = nodes.seconds.sum(axis=1) / np.maximum(nodes.able.sum(axis=1), 1)
-    before, after = _ways(nodes, sequence, time)
+    before, after = _ways(nodes, time)
     dearness = _dearness(oracle, time)
     number = nodes.order / max(len(nodes) - 1, 1)
     place = np.column_stack([number, before, after, dearness[:, 2]])
@@ -85,7 +85,7 @@ def _dearness(oracle: Oracle, time: Floats) -> Floats:
     return share
 
 
-def _ways(nodes: Nodes, sequence: Ints, time: Floats) -> tuple[Floats, Floats]:
+def _ways(nodes: Nodes, time: Floats) -> tuple[Floats, Floats]:
     """The longest way that ends before each node [n] and that ends with it, from its end on [n],
     over the longest of all; by ``time`` [n]. Edges that lead back, on cycles, are left out.
     """
@@ -288,7 +288,7 @@ class OnGraph(Policy):
     target: Tensor
     row_of: Tensor
 
-    def __init__(self, network: Network, inputs: Inputs, allowed: NDArray[np.bool_]) -> None:
+    def __init__(self, network: Network, inputs: Inputs, allowed: Bools) -> None:
         super().__init__(allowed)
         self.network = network
         row_of = np.argsort(inputs.nodes)
@@ -340,12 +340,10 @@ class Task:
         """Evaluate placements: the rule's loss of them, by what entropies weigh. Raises
         SpentError.
         """
-        trial = self._trial
-        oracle, shape = trial.problem.oracle, (count, self.policy.groups)
+        trial, shape = self._trial, (count, self.policy.groups)
         samples = self.policy.sample(torch.from_numpy(trial.budget.random.random(shape)))
-        costs = [trial.score_once(row) for row in samples.numpy()]
-        signals = [signal(oracle, cost, self._reference) for cost in costs]
-        advantages = torch.from_numpy(self._rule.advantages(np.array(signals))).float()
+        signals = signals_of(trial, map(trial.score_once, samples.numpy()), self._reference)
+        advantages = torch.from_numpy(self._rule.advantages(signals)).float()
         with torch.no_grad():
             before, _ = self.policy.judge(samples)
 
@@ -401,8 +399,3 @@ def gdp(trial: Trial) -> None:
     keep("gdp", trial, policy, any_graph=True)
     # A placement that cannot be or does not fit fails (recalled: a reward of -10).
     train(trial, policy, Proximal(settings), settings.norm)
-
-
-def general(trial: Trial) -> Together:
-    """The learner of any number of graphs, of the first of their trials."""
-    return Together(trial)

@@ -6,7 +6,7 @@ is the network of ``seq2seq``, and ``training`` runs its loop.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import log, nan
 
@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from ..ground.errors import InputError
-from ..nouns.graph import Op
-from ..nouns.taskgraph import Floats, Ints
+from ..nouns.taskgraph import Bools, Floats, Ints
 from ..oracle import Oracle
 from ..search.features import Nodes, features_of
 from ..search.space import mean_ps
@@ -92,14 +91,15 @@ class Ops:
         return len(self.where)
 
 
-def ops_of(oracle: Oracle, groups: Nodes, scaled: bool) -> Ops:
-    """The ops of an oracle, of whose groups ``groups`` are the features.
+def ops_of(oracle: Oracle, scaled: bool) -> Ops:
+    """The groups of an oracle, each as an op.
 
     Ours: of several ops that share a device the type is that of the longest, and all their outputs
     are listed; a tensor whose shape is not known has one extent, its bytes. ``scaled``, ours too:
     numbers of types and neighbours are divided by how many there are, logarithms of extents by the
     largest; else they are the plain numbers of the released code.
     """
+    groups = features_of(oracle)
     order = np.argsort(groups.order)
     where = order[groups.able[order].sum(axis=1) > 1].astype(np.int64)
     kind, kinds = _kinds(oracle, where)
@@ -130,16 +130,11 @@ def _shapes(oracle: Oracle, where: Ints) -> Floats:
     """The extents of outputs [V, 25], -1 where there are none."""
     table = np.full((len(where), OUTPUTS, EXTENTS), -1.0)
     for row, group in zip(table, where, strict=True):
-        members = (oracle.graph.ops[i] for i in oracle.groups[group])
-        shapes = (shape for op in members for shape in _extents(op))
-        for cells, shape in zip(row, shapes, strict=False):
+        made = (tensor for i in oracle.groups[group] for tensor in oracle.graph.ops[i].made)
+        for cells, tensor in zip(row, made, strict=False):
+            shape = (tensor.bytes,) if tensor.shape is None else tensor.shape
             cells[: len(shape)] = shape[:EXTENTS]
     return table.reshape(-1, SHAPES)
-
-
-def _extents(op: Op) -> Iterator[tuple[int, ...]]:
-    for tensor in op.made:
-        yield (tensor.bytes,) if tensor.shape is None else tensor.shape
 
 
 def _edges(groups: Nodes, where: Ints) -> tuple[Ints, Ints]:
@@ -225,9 +220,7 @@ class Hierarchical(Policy):
     fixed: Tensor
     barred: Tensor
 
-    def __init__(
-        self, ops: Ops, allowed: NDArray[np.bool_], settings: HDPSettings, seed: int
-    ) -> None:
+    def __init__(self, ops: Ops, allowed: Bools, settings: HDPSettings, seed: int) -> None:
         most = min(settings.groups, len(ops))
         super().__init__(allowed, len(ops) + most)
         self.ops, self.most, self.kinds = len(ops), most, ops.kinds
@@ -355,7 +348,7 @@ def hdp(trial: Trial) -> None:
     settings: HDPSettings = trial.learning.settings
     if settings.hidden % 2:
         raise InputError(f"settings: hidden must be even (it is halved), got {settings.hidden}")
-    ops = ops_of(problem.oracle, features_of(problem.oracle).groups, settings.rows == "scaled")
+    ops = ops_of(problem.oracle, settings.rows == "scaled")
     if not len(ops):
         trial.score_once(problem.allowed.argmax(axis=1))
         return

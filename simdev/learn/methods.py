@@ -29,6 +29,6 @@ METHODS: Mapping[str, Method] = {
         "pair",
         general="learn.placeto.learner:general",
     ),
-    "gdp": _learner("gdp:gdp", "settings:GDPSettings", general="learn.gdp:general"),
+    "gdp": _learner("gdp:gdp", "settings:GDPSettings", general="learn.gdp:Together"),
     "post": _learner("post:post", "post:Settings", "pair", torch=False),
 }

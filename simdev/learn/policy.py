@@ -10,10 +10,10 @@ from abc import abstractmethod
 from copy import deepcopy
 from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
+
+from ..nouns.taskgraph import Bools
 
 BARRED = -1e9  # logit of a device on which a group may not run; finite, so 0 x it is no NaN
 TIE = 1e-9  # logits as near as this are equal: other machines round sums otherwise
@@ -29,7 +29,7 @@ class Policy(nn.Module):
 
     allowed: Tensor
 
-    def __init__(self, allowed: NDArray[np.bool_], choices: int | None = None) -> None:
+    def __init__(self, allowed: Bools, choices: int | None = None) -> None:
         super().__init__()
         self.hold(allowed=allowed.copy())
         self.groups, self.devices = allowed.shape

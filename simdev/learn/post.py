@@ -32,7 +32,7 @@ from ..search.sampling import (
 )
 from ..search.space import rank_of
 from ..search.trial import Trial, rounds
-from .rules import in_deviations, reference_ps, require_finite, signal, use
+from .rules import in_deviations, reference_ps, require_finite, signals_of, use
 
 # Proximal policy optimisation (Schulman and others, 2017) of independent categorical distributions,
 # in closed form. The parameters are the logits u [group, device] of a distribution f = softmax(u)
@@ -204,29 +204,25 @@ class Post:
             if number < count or not elite:
                 self._ascend(drawn, its)
         if elite:
-            self._follow(np.concatenate(rows), costs)
+            # The frequencies among the elite of the last N replace the distribution, and some of
+            # the uniform one is mixed in.
+            ranks = [rank_of(self._trial.problem.oracle, cost) for cost in costs]
+            best = best_of(np.concatenate(rows), ranks, elite)
+            explore = explored(self._settings.explore, self._trial.budget.share)
+            chance = frequencies(best, self._even.shape[1])
+            self.chance = mixed(chance, self._even, min(explore, self._most))
 
     def _ascend(self, rows: Ints, costs: Sequence[Cost]) -> None:
         """Steps of ascent on the proximal objective of the last K."""
-        oracle, settings = self._trial.problem.oracle, self._settings
+        settings = self._settings
         # A placement over memory gets a longer step time, so that the gradient leads away from it.
-        signals = [signal(oracle, cost, self._reference, overflow_fails=False) for cost in costs]
-        gains = advantages(np.array(signals))
+        signals = signals_of(self._trial, costs, self._reference, overflow_fails=False)
+        gains = advantages(signals)
         chance = ascended(
             self.chance, rows, gains, settings.steps, settings.rate, settings.clip, settings.kl
         )
         require_finite(chance)
         self.chance = chance
-
-    def _follow(self, rows: Ints, costs: Sequence[Cost]) -> None:
-        """The cross-entropy step in closed form: the frequencies among the elite of the last N
-        replace the distribution, and some of the uniform one is mixed in.
-        """
-        oracle, settings = self._trial.problem.oracle, self._settings
-        best = best_of(rows, [rank_of(oracle, cost) for cost in costs], settings.elite)
-        explore = explored(settings.explore, self._trial.budget.share)
-        chance = frequencies(best, self._even.shape[1])
-        self.chance = mixed(chance, self._even, min(explore, self._most))
 
 
 def _weights(policy: SavedPolicy, even: Floats) -> Floats:

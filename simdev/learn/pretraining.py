@@ -6,7 +6,6 @@ files of policies are ``simdev.search.policy``'s.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pkgutil import resolve_name
@@ -15,6 +14,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from ..execution.scenario import Scenario
+from ..files.reading import PathLike
 from ..ground.errors import InputError, prefixed, within
 from ..oracle import Oracle
 from ..search.features import VERSION
@@ -81,7 +81,7 @@ def train(
     prepare: Sequence[str] | None = None,
     progress: Callable[[int], object] | None = None,
     settings: Settings | object | None = None,
-    policy: SavedPolicy | str | os.PathLike[str] | None = None,
+    policy: SavedPolicy | PathLike | None = None,
     n_jobs: int | None = None,
 ) -> Trained:
     """Train one policy of a learner on several graphs in turn: a family (its name, or a Family, of

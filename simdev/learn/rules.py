@@ -10,7 +10,7 @@ placement costs is the oracle's answer.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from math import inf, nan, sqrt
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from ..ground.errors import InputError
 from ..nouns.taskgraph import Floats
-from ..oracle import Cost, Oracle
+from ..oracle import Cost
 from ..search import space
 from ..search.space import alone, energy
 from ..search.trial import Trial, rounds
@@ -45,28 +45,30 @@ def reference_ps(trial: Trial) -> float:
     return float(space.reference_ps(oracle, map(trial.score_once, alone(oracle, choices))))
 
 
-def signal(oracle: Oracle, cost: Cost, reference: float, overflow_fails: bool = True) -> float:
-    """The root of the step over the reference (ColocRL, ICML 2017, section 3.1), at most FAILING.
+def signals_of(
+    trial: Trial, costs: Iterable[Cost], reference: float, overflow_fails: bool = True
+) -> Floats:
+    """By placement the root of the step over the reference (ColocRL, ICML 2017, section 3.1), at
+    most FAILING.
 
     What cannot be fails. What does not fit fails too, or counts as slower by the factor 1 + its
     relative excess.
     """
-    effective = inf if overflow_fails and not cost.feasible else energy(oracle, cost)
-    return min(sqrt(effective / reference), FAILING)
-
-
-def spread(signals: Floats) -> float:
-    """The standard deviation of signals; 0 where they differ by no more than sums round."""
-    deviation = float(signals.std())
-    return deviation if deviation > ROUNDING * float(np.abs(signals).max(initial=0.0)) else 0.0
+    oracle = trial.problem.oracle
+    effective = [
+        inf if overflow_fails and not cost.feasible else energy(oracle, cost) for cost in costs
+    ]
+    return np.array([min(sqrt(ps / reference), FAILING) for ps in effective])
 
 
 def in_deviations(better: Floats, signals: Floats) -> Floats:
     """Advantages of a batch [n] in standard deviations of its signals (ours); 0 where all signals
-    are alike: then there is nothing to divide by, and nothing to tell one from another.
+    are equal, or differ by no more than sums round.
     """
-    deviation = spread(signals)
-    return better / deviation if deviation else np.zeros(len(signals))
+    deviation = float(signals.std())
+    if not deviation > ROUNDING * float(np.abs(signals).max(initial=0.0)):
+        return np.zeros(len(signals))
+    return better / deviation
 
 
 def require_finite(numbers: NDArray[Any]) -> None:
@@ -141,15 +143,6 @@ class Reinforce:
 # Spotlight (Gao, Chen, Li, ICML 2018).
 
 
-def ratios(log_chosen: Tensor, old_log_chosen: Tensor) -> Tensor:
-    """How much likelier each choice [n, G] has become since it was sampled.
-
-    ``old_log_chosen`` are those of the policy that sampled: they stay as they are in all epochs of
-    a batch, and no gradient runs through them.
-    """
-    return (log_chosen - old_log_chosen.detach()).exp()
-
-
 def surrogate(
     log_chosen: Tensor, old_log_chosen: Tensor, advantages: Tensor, clip: float
 ) -> Tensor:
@@ -164,8 +157,13 @@ def surrogate(
 
 
 def climbed(log_chosen: Tensor, old_log_chosen: Tensor, advantages: Tensor, clip: float) -> Tensor:
-    """The clipped gain min(r A, clip(r) A) of each choice, whose shape is that of all three."""
-    ratio = ratios(log_chosen, old_log_chosen)
+    """The clipped gain min(r A, clip(r) A) of each choice, whose shape is that of all three; r is
+    how much likelier it has become since it was sampled.
+
+    ``old_log_chosen`` are those of the policy that sampled: they stay as they are in all epochs of
+    a batch, and no gradient runs through them.
+    """
+    ratio = (log_chosen - old_log_chosen.detach()).exp()
     return (ratio * advantages).minimum(ratio.clamp(1.0 - clip, 1.0 + clip) * advantages)
 
 
@@ -180,26 +178,6 @@ def divergence(log_chosen: Tensor, old_log_chosen: Tensor) -> Tensor:
     return (change.exp() - 1.0 - change).sum(1).mean()
 
 
-def loss(
-    log_chosen: Tensor,
-    old_log_chosen: Tensor,
-    entropies: Tensor,
-    advantages: Tensor,
-    clip: float,
-    entropy: float = 0.0,
-    penalty: float = 0.0,
-) -> Tensor:
-    """The loss of proximal policy optimisation: minus the surrogate, minus ``entropy`` times the
-    mean entropy of a stage (``entropies`` [n, G], nats), plus ``penalty`` times the divergence.
-
-    Ours: the entropies' mean, not their sum, so that one weight does for any number of stages: each
-    of many has only a small part in the advantage of its placement.
-    """
-    gain = surrogate(log_chosen, old_log_chosen, advantages, clip)
-    gain = gain + entropy * entropies.mean()
-    return penalty * divergence(log_chosen, old_log_chosen) - gain
-
-
 class Epochs:
     """The part of a rule that climbs a batch for several epochs; baselines are left to the
     learners.
@@ -207,15 +185,20 @@ class Epochs:
 
     def __init__(self, settings: GDPSettings | SpotlightSettings) -> None:
         self._settings, self.epochs = settings, settings.epochs
-        self._weights = settings.clip, settings.entropy, settings.divergence
 
     def loss(
         self, log_chosen: Tensor, old_log_chosen: Tensor, entropies: Tensor, advantages: Tensor
     ) -> Tensor:
-        """The loss of each epoch: the log-probabilities of the batch's own policy stay as they
-        are.
+        """The loss of each epoch: minus the surrogate, minus the mean entropy of a stage
+        (``entropies`` [n, G], nats), plus the divergence, by the weights of the settings.
+
+        Ours: the entropies' mean, not their sum, so that one weight does for any number of stages:
+        each of many has only a small part in the advantage of its placement.
         """
-        return loss(log_chosen, old_log_chosen, entropies, advantages, *self._weights)
+        settings = self._settings
+        gain = surrogate(log_chosen, old_log_chosen, advantages, settings.clip)
+        gain = gain + settings.entropy * entropies.mean()
+        return settings.divergence * divergence(log_chosen, old_log_chosen) - gain
 
 
 class ByStage(Epochs):

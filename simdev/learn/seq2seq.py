@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from ..nouns.taskgraph import Floats, Ints
+from ..nouns.taskgraph import Bools, Floats, Ints
 from ..search.features import Nodes, features_of
 from ..search.trial import Trial
 from .policy import BARRED, Policy, inverse, likeliest
@@ -313,9 +313,7 @@ class Seq2Seq(Policy):
     kinds: Tensor
     rest: Tensor
 
-    def __init__(
-        self, inputs: Inputs, allowed: NDArray[np.bool_], settings: PlacerSettings, seed: int
-    ) -> None:
+    def __init__(self, inputs: Inputs, allowed: Bools, settings: PlacerSettings, seed: int) -> None:
         super().__init__(allowed)
         self.hold(stages=inputs.stages, kinds=inputs.kinds, rest=inputs.rest)
         # Layers draw their first weights from the caller's random numbers, which stay as they were.
@@ -364,7 +362,7 @@ class Seq2Seq(Policy):
 def _policy_of(method: str, trial: Trial) -> Seq2Seq:
     """The policy of a learner, kept by the trial."""
     problem, settings = trial.problem, trial.learning.settings
-    inputs = inputs_of(features_of(problem.oracle).groups)
+    inputs = inputs_of(features_of(problem.oracle))
     policy = Seq2Seq(inputs, problem.allowed, settings, trial.budget.seed)
     keep(method, trial, policy)
     return policy

@@ -26,7 +26,7 @@ from ..search.policy import SavedPolicy, tied_to
 from ..search.trial import Budget, Trial, rounds
 from ..search.workers import Workers
 from .policy import Policy
-from .rules import Rule, reference_ps, require_finite, signal, use
+from .rules import Rule, reference_ps, require_finite, signals_of, use
 
 IMITATIONS = 500  # updates of an imitation at most; ours
 CLIP = 1.0  # norm of its gradient; ours
@@ -130,18 +130,13 @@ class Loop:
         uniforms, weights = trial.budget.random.random(shape), weights_of(self._policy)
         calls = [(weights, uniforms[share]) for share in self._shares]
         parts: list[Ints] = self._workers.run("sample", calls)
-        self._follow(parts, self._rule.advantages(self._signals(parts)))
+        placements = self._policy.placements(torch.from_numpy(np.concatenate(parts))).numpy()
+        costs = map(trial.score_once, placements)
+        signals = signals_of(trial, costs, self._reference, self._overflow_fails)
+        self._follow(parts, self._rule.advantages(signals))
         self._updates += 1
         if self._updates % self._settings.decodes == 0:
             trial.score_once(self._policy.decode().numpy())
-
-    def _signals(self, parts: Sequence[Ints]) -> Floats:
-        """The signals of all samples, evaluated."""
-        trial, fails = self._trial, self._overflow_fails
-        placements = self._policy.placements(torch.from_numpy(np.concatenate(parts))).numpy()
-        costs = [trial.score_once(row) for row in placements]
-        oracle = trial.problem.oracle
-        return np.array([signal(oracle, cost, self._reference, fails) for cost in costs])
 
     def _follow(self, parts: Sequence[Ints], advantages: Floats) -> None:
         """The epochs of the rule on a batch. What entropies weigh falls linearly to 0 by the end of

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from ..nouns.taskgraph import (
     NUMBERS,
     PERSISTENT,
+    Bools,
     Buffers,
     Coded,
     Ints,
@@ -27,7 +28,6 @@ from ..nouns.taskgraph import (
     Tasks,
 )
 
-Bools = NDArray[np.bool_]
 Turns = Callable[[int], Sequence[int]]
 
 
@@ -250,7 +250,9 @@ def _buffers(
         filled[places] = np.where(filler == PERSISTENT, PERSISTENT, rows[filler])
     chains = list[tuple[int, int]]()
     for row in np.flatnonzero(refilled & kept).tolist():
-        turn, at = _in_turn(copies, int(filler[row]), turns), int(place[row])
+        task, at = int(filler[row]), int(place[row])
+        runs = range(copies.count) if turns is None else turns(task)
+        turn = cast("list[int]", copies.by_run[list(runs), task].tolist())
         # Added up in place: the first run makes the buffer, the others read and write it.
         filled[at] = turn[0]
         chains += pairwise(turn)
@@ -263,12 +265,6 @@ def _buffers(
     device, size, kind = (c[chosen] for c in (buffers.device, buffers.bytes, buffers.kind))
     requested = None if buffers.requested is None else buffers.requested[chosen]
     return Buffers(lazy, device, size, kind, filled, readers_of, requested), chains
-
-
-def _in_turn(copies: Copies, task: int, turns: Turns | None) -> list[int]:
-    """The rows of a task, in the order in which it runs."""
-    runs = range(copies.count) if turns is None else turns(task)
-    return cast("list[int]", copies.by_run[list(runs), task].tolist())
 
 
 def in_order(task_graph: TaskGraph, copies: Copies, late: Bools) -> dict[int, tuple[int, ...]]:

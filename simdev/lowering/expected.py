@@ -8,28 +8,39 @@ for reports.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import chain
 
 import numpy as np
 
 from ..costs import KNOWN, MEMORY_PASS, ROOFLINE, OpCost, op_key
-from ..costs.dispatch import ESTIMATED_ERROR
-from ..costs.drawn import LINE_ERROR, TABLE_ERROR, ErrorSource
+from ..costs.dispatch import ESTIMATED_ERROR, RUN_ERROR
+from ..costs.drawn import CPU_STEP_ERROR, LINE_ERROR, STEP_ERROR, TABLE_ERROR, ErrorSource
 from ..costs.roofline import ROOFLINE_ERROR
 from ..nouns.fabric import Fabric
 from ..nouns.models.large.roles import COMPUTES, ROLES, LargeStep, Share
 from ..nouns.models.large.roles import DISPATCH as DISPATCHING
 from ..nouns.semantics import op_class
-from ..nouns.taskgraph import COLLECTIVE, DISPATCH, SYNC, TRANSFER, Floats, Ints, Rows, TaskGraph
+from ..nouns.taskgraph import (
+    COLLECTIVE,
+    DISPATCH,
+    SYNC,
+    TRANSFER,
+    Floats,
+    Ints,
+    Rows,
+    TaskGraph,
+    distinct_rows,
+)
 from .prepare import Prepared
 
+TABLED = KNOWN[-1]  # the rung of what a table of measured collectives tells
 NONE = -1  # in place of the kind of a task that takes no time
 
 Mix = tuple[tuple[ErrorSource, float], ...]
-"""The costs that a time rests on, with their shares of it (together 1); empty: it is exact."""
+"""The errors that a time rests on, with the share of it that each concerns; empty: it is exact."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,13 +57,13 @@ class ExpectedErrors:
     @classmethod
     def of(cls, rows: Ints, mix_of: Callable[..., Mix]) -> ExpectedErrors:
         """Of tasks that are told by a row of numbers each; ``mix_of`` makes the mix of one."""
-        kinds, which = np.unique(rows, axis=0, return_inverse=True)
+        kinds, which = distinct_rows(rows)
         mixes = [mix_of(*row) for row in kinds.tolist()]
         number = {mix: i for i, mix in enumerate(dict.fromkeys(mixes))}
         place: dict[ErrorSource, int] = {}
         parts = [[place.setdefault(s, len(place)) for s, _ in mix] for mix in number]
         share = np.array([share for _, share in chain.from_iterable(number)])
-        mix = np.array([number[mix] for mix in mixes], np.int64)[which.ravel()]
+        mix = np.array([number[mix] for mix in mixes], np.int64)[which]
         return cls(tuple(place), Rows.of(parts), share, mix)
 
     def factors(self, drawn: Floats) -> Floats:
@@ -61,7 +72,8 @@ class ExpectedErrors:
         """
         more = self.share * (drawn[self.parts.ids] - 1)
         mixed: Floats = np.bincount(self._owners, more, len(self.parts)).astype(np.float64)
-        return (1 + mixed)[self.mix]
+        # Two whole errors of one time are added: both far below, they would be less than nothing.
+        return np.maximum(1 + mixed, 0.0)[self.mix]
 
     @cached_property
     def _owners(self) -> Ints:
@@ -89,29 +101,32 @@ def errors_of_graph(prepared: Prepared, task_graph: TaskGraph) -> ExpectedErrors
             link = _link(prepared.fabric, source, destination)
             return _whole(_sent(link, kind, number, rung))
         if kind == DISPATCH:
-            return _whole(sources.of_host(number, source))
+            return sources.of_host(number, source)
         if kind == SYNC or not 0 <= number < len(prepared.graph.ops):
             return ()
-        return _whole(sources.of_op(number, source))
+        return sources.of_op(number, source)
 
     return ExpectedErrors.of(rows, mix_of)
 
 
 def errors_of_large(task_graph: TaskGraph, large: LargeStep) -> ExpectedErrors:
     """The expected errors of the tasks of a large model's step, where each rests on several
-    kernels. Its messages are told by their role and bytes, and err as those of a line do.
+    kernels. Its messages are told by their role and bytes; of each a share is told by tables.
     """
     role = large.role.astype(np.int64)
-    what = np.where(role < COMPUTES, large.cost, task_graph.tasks.bytes)
+    size = np.where(role < COMPUTES, 0, task_graph.tasks.bytes)
 
-    def mix_of(role: int, number: int) -> Mix:
+    def mix_of(role: int, number: int, size: int) -> Mix:
         if role < COMPUTES:
             return _mixed(large.shares.get(number, ()), large.device)
         if role == DISPATCHING:
             return ()
-        return _whole(_sent(ROLES[role], COLLECTIVE, number))
+        tabled = large.tabled.get(number, 0.0)
+        sent = partial(_sent, ROLES[role], COLLECTIVE, size)
+        parts = (sent(TABLED), tabled), (sent(ROOFLINE), 1 - tabled)
+        return tuple((source, share) for source, share in parts if share)
 
-    return ExpectedErrors.of(np.stack((role, what), axis=1), mix_of)
+    return ExpectedErrors.of(np.stack((role, large.cost, size), axis=1), mix_of)
 
 
 def _mixed(shares: Iterable[Share], device: str) -> Mix:
@@ -140,7 +155,8 @@ def _whole(source: ErrorSource | None) -> Mix:
 
 def _sent(link: str, kind: str, size: int, rung: str = ROOFLINE) -> ErrorSource:
     error = {"given": 0.0, ROOFLINE: LINE_ERROR}.get(rung, TABLE_ERROR)
-    return ErrorSource(f"link {link}", f"{kind} of {size} bytes over {link}", error)
+    by = " by table" if error == TABLE_ERROR else ""
+    return ErrorSource(f"link {link}{by}", f"{kind} of {size} bytes over {link}{by}", error)
 
 
 def _link(fabric: Fabric, source: int, destination: int) -> str:
@@ -160,26 +176,34 @@ class _Sources:
 
     def __init__(self, prepared: Prepared) -> None:
         self.prepared = prepared
-        self._keys: Mapping[int, str] = {}
+        specs = prepared.costed.costs.specs
+        self._cpus = {spec.kind for spec in specs if spec.family == "cpu"}
 
-    def of_op(self, op: int, device: int) -> ErrorSource | None:
-        """None for an exact time."""
+    def of_op(self, op: int, device: int) -> Mix:
+        """Empty for an exact time."""
         cost, kind = self.prepared.cost(op, device), self.prepared.cluster.devices[device].kind
         if cost is None or not (error := error_of(cost.rung, cost.rel_err)):
-            return None
-        return ErrorSource(f"{self._class(op, cost)} on {kind}", self._key(op, kind), error)
+            return ()
+        alone = ErrorSource(f"{self._class(op, cost)} on {kind}", self._key(op, kind), error)
+        if cost.rung not in KNOWN:
+            return ((alone, 1.0),)
+        # The rows of a step, each measured alone, are off together.
+        error = CPU_STEP_ERROR if kind in self._cpus else STEP_ERROR
+        return (alone, 1.0), (ErrorSource(f"steps on {kind}", f"steps on {kind}", error), 1.0)
 
-    def of_host(self, op: int, device: int) -> ErrorSource | None:
-        """None for an exact time, as that of a graph that is replayed is."""
+    def of_host(self, op: int, device: int) -> Mix:
+        """Empty for an exact time, as that of a graph that is replayed is."""
         cluster = self.prepared.cluster
         kind, host = cluster.devices[device].kind, cluster.host_of(device)
         if host is None or host.mode != "eager":
-            return None
+            return ()
         cost = self.prepared.costed.host_cost(op, kind)
         if cost is None or cost.rung in KNOWN:
-            return None
+            return ()
         error = ESTIMATED_ERROR if cost.rel_err is None else cost.rel_err
-        return ErrorSource(f"host of {kind}", f"dispatch {self._key(op, kind)}", error)
+        alone = ErrorSource(f"host of {kind}", f"dispatch {self._key(op, kind)}", error)
+        run = ErrorSource(f"runs of hosts of {kind}", f"runs of hosts of {kind}", RUN_ERROR)
+        return (alone, 1.0), (run, 1.0)
 
     def _class(self, op: int, cost: OpCost) -> str:
         kind = self.prepared.graph.ops[op].kind

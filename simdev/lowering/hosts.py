@@ -24,6 +24,7 @@ from ..nouns.taskgraph import (
     MAX_TASKS,
     NUMBERS,
     THREAD_PREFIX,
+    Bools,
     Coded,
     Ints,
     Lazy,
@@ -33,7 +34,7 @@ from ..nouns.taskgraph import (
     Tasks,
 )
 from .columns import stacked, with_pairs
-from .copies import Bools, Copies, in_runs, taken
+from .copies import Copies, in_runs, taken
 from .prepare import Prepared
 
 

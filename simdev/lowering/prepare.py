@@ -470,7 +470,11 @@ def with_scratch(graph: Graph, costs: CostModel) -> tuple[Graph, Mapping[int, in
     """
     rows = _Rows(costs)
     needed = [op.workspace_bytes or rows.scratch(graph, i) for i, op in enumerate(graph.ops)]
-    updating = {i: needed[i] or _temporaries(graph, i) for i in _updates(graph)}
+    updating = {
+        i: needed[i] or TEMPORARIES.get(op.kind, 0) * _parameter_bytes(graph, i)
+        for i, op in enumerate(graph.ops)
+        if op.phase == "update"
+    }
     most = 0
     for i, space in reversed(list(zip(updating, _with_kept(graph, updating), strict=True))):
         needed[i] = most = max(most, space)
@@ -479,10 +483,6 @@ def with_scratch(graph: Graph, costs: CostModel) -> tuple[Graph, Mapping[int, in
         for op, size in zip(graph.ops, needed, strict=True)
     ]
     return replace(graph, ops=tuple(ops)), updating
-
-
-def _updates(graph: Graph) -> list[int]:
-    return [i for i, op in enumerate(graph.ops) if op.phase == "update"]
 
 
 class _Rows:
@@ -532,10 +532,6 @@ def _pattern(key: str) -> tuple[str, list[int]]:
     shapes = [shape for shape in (*operands, *outputs) if shape]
     tails = [[shape and shape[1:] for shape in part] for part in (operands, outputs)]
     return json.dumps([rest, dtypes, tails]), [shape[0] for shape in shapes]
-
-
-def _temporaries(graph: Graph, position: int) -> int:
-    return TEMPORARIES.get(graph.ops[position].kind, 0) * _parameter_bytes(graph, position)
 
 
 def _parameter_bytes(graph: Graph, position: int) -> int:

@@ -17,7 +17,6 @@ from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ..ground.errors import InputError
 from ..nouns.cluster import Cluster
@@ -42,7 +41,8 @@ def computing(tasks: Tasks) -> Rows:
     """By task the device on which it computes; nothing is computed by what takes no time."""
     kinds = np.array(tasks.kind, dtype=object)
     computes = (kinds != TRANSFER) & (kinds != COLLECTIVE) & (tasks.duration > 0)
-    return _of_device(tasks, computes, tasks.source)
+    rows = np.flatnonzero(computes)
+    return Rows.of_pairs(rows, tasks.source[rows], len(tasks))
 
 
 def with_sharing(task_graph: TaskGraph, fabric: Fabric) -> TaskGraph:
@@ -89,12 +89,6 @@ def _with_joint_links(task_graph: TaskGraph, fabric: Fabric) -> TaskGraph:
         links=task_graph.links + names,
         bandwidth=np.concatenate((task_graph.bandwidth, np.array(rates, np.float64))),
     )
-
-
-def _of_device(tasks: Tasks, chosen: NDArray[np.bool_], device: Ints) -> Rows:
-    """For each of the chosen tasks its device, for the others nothing."""
-    rows = np.flatnonzero(chosen)
-    return Rows.of_pairs(rows, device[rows], len(tasks))
 
 
 def _moves(tasks: Tasks) -> Ints:

@@ -13,7 +13,6 @@ from dataclasses import replace
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
-from ..nouns.cluster import Device
 from ..nouns.strategy import SYNCS, Order, Origin, Strategy, Sync
 from ..nouns.taskgraph import Rows
 from .partition import Partitioned, partition, sharded_order
@@ -31,19 +30,13 @@ class Split(NamedTuple):
     origins: Mapping[str, Origin]
 
 
-class _Shards(NamedTuple):
-    """The shards of a strategy on some devices."""
-
-    strategy: Strategy
-    devices: tuple[Device, ...]
-    partitioned: Partitioned
-    prepared: Prepared
+Shards = tuple[Partitioned, Prepared]
 
 
 # The last answers only: whoever lowers a strategy and then reports on it asks twice. Shards are
 # kept by graph and costs, for neither links nor the order of queues say how ops are split.
 _LAST: WeakKeyDictionary[Prepared, tuple[Strategy, Split, tuple[Weight, ...]]] = WeakKeyDictionary()
-_LAST_SHARDS: WeakKeyDictionary[CostedGraph, _Shards] = WeakKeyDictionary()
+_LAST_SHARDS: WeakKeyDictionary[CostedGraph, tuple[object, Shards]] = WeakKeyDictionary()
 
 
 def split(prepared: Prepared, strategy: Strategy) -> Split:
@@ -84,22 +77,22 @@ def _split(prepared: Prepared, strategy: Strategy) -> tuple[Split, tuple[Weight,
     if isinstance(strategy.sync, Sync):
         unsynchronised = replace(strategy, sync=SYNCS[0])
         sharded, placed, origins = split_gated(prepared, unsynchronised)[0]
-        opened = gated(sharded.graph, sharded.cluster, placed, origins, strategy.sync)
-        there = sharded.of(opened.graph, strategy.collectives)
-        return Split(there, opened.strategy, opened.origins), opened.weights
-    shards = _shards(prepared, strategy)
-    partitioned = shards.partitioned
+        graph, placed, origins, weights = gated(
+            sharded.graph, sharded.cluster, placed, origins, strategy.sync
+        )
+        return Split(sharded.of(graph, strategy.collectives), placed, origins), weights
+    partitioned, shards = _shards(prepared, strategy)
     order = sharded_order(strategy.order, prepared.graph, partitioned)
     placed = Strategy(partitioned.placement, order, collectives=strategy.collectives)
-    return Split(shards.prepared.on(prepared.cluster), placed, partitioned.origins), ()
+    return Split(shards.on(prepared.cluster), placed, partitioned.origins), ()
 
 
-def _shards(prepared: Prepared, strategy: Strategy) -> _Shards:
+def _shards(prepared: Prepared, strategy: Strategy) -> Shards:
     key = replace(strategy, order=Order()), prepared.cluster.devices
     last = _LAST_SHARDS.get(prepared.costed)
-    if last is None or last[:2] != key:
+    if last is None or last[0] != key:
         nouns = prepared.graph, prepared.cluster, strategy, prepared.costs, prepared.parts
         partitioned = partition(*nouns)
         shards = prepared.of(partitioned.graph, strategy.collectives)
-        last = _LAST_SHARDS[prepared.costed] = _Shards(*key, partitioned, shards)
-    return last
+        last = _LAST_SHARDS[prepared.costed] = key, (partitioned, shards)
+    return last[1]

@@ -30,10 +30,10 @@ from ..nouns.schedules import BACKWARD, FORWARD, INPUT, WEIGHT, Part, Schedule
 from ..nouns.semantics import is_linear, traits_of
 from ..nouns.strategy import Origin, Parallelism, named
 from ..nouns.structure import Groups, components, mates, order_of, readers_of, updated
-from ..nouns.taskgraph import MAX_TASKS, Ints, Rows, TaskGraph
+from ..nouns.taskgraph import MAX_TASKS, Bools, Ints, Rows, TaskGraph
 from .build import build
 from .collective import is_collective
-from .copies import Bools, Copies, copied, in_order
+from .copies import Copies, copied, in_order
 from .pipeline import schedule_of
 from .prepare import Prepared, device_problems
 from .steps import LoweredStep, following

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 
 from ..ground.errors import InputError
 from .torch_models import MODELS
-from .tracing import Loss, optimizer_named
+from .tracing import Loss, argument_names, optimizer_named, with_argument_names
 
 # The tensors of a batch however they are nested, and the loss of whatever a model returns.
 # People hand a step one tensor, several, a dict of them as the tokenizers of Hugging Face give
@@ -59,10 +59,7 @@ def flat_step(
         return loss_of(loss(module, *positional, **keywords))
 
     names = _leaf_names(module if loss is None else loss, whole, list(kwargs), loss is not None)
-    kind = inspect.Parameter.POSITIONAL_ONLY
-    parameters = [inspect.Parameter(name, kind) for name in ("module_", *names)]
-    flat.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    return tuple(tensor for _, tensor in named), flat
+    return tuple(tensor for _, tensor in named), with_argument_names(flat, "module_", *names)
 
 
 def loss_of(outputs: Any) -> Tensor:
@@ -109,7 +106,7 @@ def _leaf_names(
     function: Callable[..., Any], whole: Sequence[Any], keywords: Sequence[str], skipped: bool
 ) -> list[str]:
     """A name for each tensor: its argument, and its path in it where that holds several."""
-    names = [*_positional_names(function)[skipped:], *(f"input_{i}" for i in range(len(whole)))]
+    names = [*argument_names(function)[skipped:], *(f"input_{i}" for i in range(len(whole)))]
     names = [*names[: len(whole) - len(keywords)], *keywords]
     paths = [
         path.replace(".", "_")
@@ -119,16 +116,6 @@ def _leaf_names(
     # Names of parameters must be distinct identifiers.
     plain = [path if path.isidentifier() else f"input_{i}" for i, path in enumerate(paths)]
     return [name if plain.count(name) == 1 else f"{name}_{i}" for i, name in enumerate(plain)]
-
-
-def _positional_names(function: Callable[..., Any]) -> list[str]:
-    try:
-        # A loss may be written in C, or take *tensors: then Python has no names for them.
-        signature = inspect.signature(getattr(function, "forward", function))
-    except (TypeError, ValueError):
-        return []
-    kinds = inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD
-    return [name for name, p in signature.parameters.items() if p.kind in kinds]
 
 
 def _children(value: Any) -> list[tuple[str, Any]]:

@@ -100,7 +100,12 @@ def capture_forward(
     Raises InputError for a pass that fails.
     """
     traced = trace_step(module, inputs, call, training=False)
-    writer = Writer(traced.recorder, traced.leaves)
+    return captured(traced.recorder, traced.leaves, name)
+
+
+def captured(recorder: Recorder, leaves: Mapping[int, str], name: str) -> Capture:
+    """What was recorded, as a graph without updates; ``leaves`` are their names by record."""
+    writer = Writer(recorder, leaves)
     writer.write_step()
     return writer.captured(name)
 

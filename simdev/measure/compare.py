@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from math import log
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 from ..costs import CostModel, Profile
@@ -122,7 +121,7 @@ def compare(
     """
     rows, file = read_profile(profile), os.fspath(profile)
     header = rows.header.get("header", {})
-    if not _has_step(header):
+    if not has_step(header):
         raise InputError(
             "header: tells no measured step of a device (step.measured_step_s, device.kind)", file
         )
@@ -130,11 +129,10 @@ def compare(
     phases = _phases(header)
     read = read_graph(path)
     alone = _simulated(rows, read, header, None)
-    with_host = _simulated(rows, read, header, _host(header)) if phases else alone
+    host = Host(**_host_fields(header)) if phases else None
+    with_host = alone if host is None else _simulated(rows, read, header, host)
     other = _other_run(header, path, whole) if phases else None
-    held_out = (
-        None if other is None else _simulated(rows, _hosted(read, other), header, _host(header))
-    )
+    held_out = None if other is None else _simulated(rows, _hosted(read, other), header, host)
     return Comparison(
         model=str(header.get("model", Path(profile).name)),
         batch=whole.get("batch"),
@@ -234,10 +232,6 @@ def _host_fields(header: Any) -> dict[str, Any]:
     return {"mode": "eager"} | ({} if ahead is None else {"ahead": ahead})
 
 
-def _host(header: Any) -> Host:
-    return Host(**_host_fields(header))
-
-
 def _simulated(rows: Profile, graph: Graph, header: Any, host: Host | None) -> Report:
     kind = header["device"]["kind"]
     cluster = Cluster(f"1x-{kind}", (Device("device:0", kind, host=host),))
@@ -246,19 +240,10 @@ def _simulated(rows: Profile, graph: Graph, header: Any, host: Host | None) -> R
     return run(Scenario(graph, cluster, CostModel(rows), strategy))
 
 
-def has_step(profile: str | os.PathLike[str]) -> bool:
-    """Whether a profile tells a measured step. Raises InputError for a file that is no profile."""
-    return _has_step(read_profile(profile).header.get("header", {}))
-
-
-def _has_step(header: Any) -> bool:
+def has_step(header: Any) -> bool:
+    """Whether the header of a profile tells a measured step."""
     try:
         measured, kind = header["step"]["measured_step_s"], header["device"]["kind"]
     except (TypeError, KeyError):
         return False
     return isinstance(measured, (int, float)) and measured > 0 and isinstance(kind, str)
-
-
-def median_error(comparisons: Iterable[Comparison]) -> float:
-    """Median of the unsigned errors. Raises statistics.StatisticsError where there is none."""
-    return median(abs(comparison.error) for comparison in comparisons)

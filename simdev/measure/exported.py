@@ -16,7 +16,7 @@ import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
-from itertools import takewhile
+from itertools import groupby, takewhile
 from typing import Any
 
 import torch
@@ -27,7 +27,7 @@ from torch.utils._pytree import tree_leaves
 from ..files.program import Node, SavedProgram, TensorMeta, extent_of, inner_graph, the_one
 from ..ground.errors import InputError, prefixed
 from .kinds import dtype_name
-from .tracing import NEEDS_VALUES
+from .tracing import NEEDS_VALUES, reason_of
 
 DTYPES = {
     1: torch.uint8, 2: torch.int8, 3: torch.int16, 4: torch.int32, 5: torch.int64,
@@ -249,45 +249,13 @@ class _Calls:
         for node in nodes:
             self.stacks.append(_stack(node, self.stacks[-1]))
         # The graph within a call says of its calls all modules that run.
-        self.depth = min(_shared(around, stack) for stack in self.stacks)
+        levels = zip(*self.stacks, strict=False)
+        self.depth = sum(1 for _ in takewhile(lambda level: len(set(level)) == 1, levels))
         self.stacks = self.stacks[1:]
 
     def run(self, values: Values, kept: Collection[str]) -> None:
         """Make the values of all calls of those given, and let go of all but those ``kept``."""
-        spans = _spans(self.stacks)
         kept = {*kept, *self.copies.values()}
-        self._run(values, spans, self._last_reads(values, kept, spans), 0, len(spans), self.depth)
-
-    def _run(
-        self,
-        values: Values,
-        spans: Sequence[Sequence[list[int]]],
-        freed: Mapping[tuple[int, int], Sequence[str]],
-        first: int,
-        end: int,
-        depth: int,
-    ) -> None:
-        """The calls from ``first`` to before ``end``, which all lie within so many modules."""
-        while first < end:
-            last, made = first, list[str]()
-            if depth < len(spans[first]):
-                last = spans[first][depth][1]
-                module = self.part(self.stacks[first][depth][1])
-                module(partial(self._run, values, spans, freed, first, last + 1, depth + 1))
-            else:
-                with _within(f"nodes[{first}] ({self.nodes[first]['target']})"):
-                    self._call(self.nodes[first], values, self.stacks[first])
-                made = list(_names(self.nodes[first]["outputs"]))
-            for name in freed.get((last, depth), ()):
-                values.pop(name, None)
-            for name in filter(self.copies.__contains__, made):
-                values[name] = values[self.copies[name]].copy_(values[name])
-            first = last + 1
-
-    def _last_reads(
-        self, values: Values, kept: Collection[str], spans: Sequence[Sequence[list[int]]]
-    ) -> Mapping[tuple[int, int], Sequence[str]]:
-        """By (call, number of modules around it) the values that nobody reads after that."""
         made = dict.fromkeys(values, -1)
         last: dict[str, int] = {}
         for index, node in enumerate(self.nodes):
@@ -296,13 +264,43 @@ class _Calls:
                     raise InputError(f'nodes[{index}]: makes "{name}", which was there before')
                 made[name] = last[name] = index
             last |= dict.fromkeys(_names(node["inputs"]), index)
-        freed: dict[tuple[int, int], list[str]] = {}
+        dying: list[list[str]] = [[] for _ in self.nodes]
         for name, index in last.items():
             if name in made and name not in kept:
-                around = [span for span in spans[index] if span[0] > made[name]]
-                end = around[0][1] if around else index
-                freed.setdefault((end, len(spans[index]) - len(around)), []).append(name)
-        return freed
+                dying[index].append(name)
+        self._run(values, made, dying, -1, range(len(self.nodes)), self.depth)
+
+    def _run(
+        self,
+        values: Values,
+        made: Mapping[str, int],
+        dying: Sequence[Sequence[str]],
+        begin: int,
+        calls: Sequence[int],
+        depth: int,
+    ) -> None:
+        """Calls in a row, which all lie within so many modules; the innermost began with the call
+        ``begin``. ``made`` tells the call that made each value (-1: none), ``dying`` by call the
+        values that nobody reads after it.
+        """
+        for _, group in groupby(
+            calls, key=lambda call: self.stacks[call][depth : depth + 1] or call
+        ):
+            first, *_ = together = list(group)
+            new: list[str] = []
+            if depth < len(self.stacks[first]):
+                module = self.part(self.stacks[first][depth][1])
+                module(partial(self._run, values, made, dying, first, together, depth + 1))
+            else:
+                with _within(f"nodes[{first}] ({self.nodes[first]['target']})"):
+                    self._call(self.nodes[first], values, self.stacks[first])
+                new += _names(self.nodes[first]["outputs"])
+            for name in (name for call in together for name in dying[call]):
+                # What is older than the module around lives as long as that one.
+                if begin <= made[name] <= first:
+                    values.pop(name, None)
+            for name in filter(self.copies.__contains__, new):
+                values[name] = values[self.copies[name]].copy_(values[name])
 
     def _call(self, node: Node, values: Values, stack: Stack) -> None:
         target = node["target"]
@@ -348,26 +346,6 @@ def _stack(node: Node, before: Stack) -> Stack:
     if len(entries) > MAX_NESTED:
         raise InputError(f"modules nest more than {MAX_NESTED} deep")
     return [(key, name) for key, name in entries if name]
-
-
-def _shared(first: Stack, second: Stack) -> int:
-    """How many of the names at the start are the same in both."""
-    return sum(
-        1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(first, second, strict=False))
-    )
-
-
-def _spans(stacks: Sequence[Stack]) -> list[list[list[int]]]:
-    """For each node the calls of modules around it, outermost first: their first and last node."""
-    spans: list[list[list[int]]] = []
-    for index, stack in enumerate(stacks):
-        same = _shared(stack, stacks[index - 1]) if index else 0
-        spans.append(
-            [*(spans[-1][:same] if index else ()), *([index, index] for _ in stack[same:])]
-        )
-        for span in spans[-1]:
-            span[1] = index  # the nodes before share the lists
-    return spans
 
 
 def _names(value: Any) -> Iterator[str]:
@@ -528,6 +506,4 @@ def _within(place: str) -> Iterator[None]:
         raise
     except Exception as error:
         # What a program holds is handed to PyTorch, which raises whatever it stumbles over.
-        reason = next(iter(str(error).splitlines()), "")
-        kind = "" if isinstance(error, RuntimeError) else f"{type(error).__name__}: "
-        raise InputError(f"{place}: {kind}{reason}") from None
+        raise InputError(f"{place}: {reason_of(error)}") from None

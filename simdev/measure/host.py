@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
@@ -118,29 +118,21 @@ class Breather:
         return self.clock() - start - self.waited
 
     @contextmanager
-    def in_forward(self, on: bool) -> Iterator[None]:
-        """Breathes before every module's forward, where it is ``on``."""
-        handle = modules.register_module_forward_pre_hook(self.breathe) if on else None
-        try:
-            yield
-        finally:
-            if handle is not None:
-                handle.remove()
-
-    @contextmanager
-    def in_backward(self, on: bool) -> Iterator[None]:
-        """While active, modules that run forward make their backward breathe."""
+    def watching(self, forward: bool, backward: bool) -> Iterator[None]:
+        """Breathes before every module's forward, and in the backward of modules that run forward
+        here.
+        """
 
         def watch(_: nn.Module, __: Any, output: Any) -> None:
             if isinstance(output, Tensor) and output.requires_grad:
                 output.register_hook(self.breathe)
 
-        handle = modules.register_module_forward_hook(watch) if on else None
-        try:
+        with ExitStack() as stack:
+            if forward:
+                stack.callback(modules.register_module_forward_pre_hook(self.breathe).remove)
+            if backward:
+                stack.callback(modules.register_module_forward_hook(watch).remove)
             yield
-        finally:
-            if handle is not None:
-                handle.remove()
 
 
 def measure_host(
@@ -169,7 +161,7 @@ def measure_host(
 
 
 def _forward(step: StepParts, breather: Breather, many: bool) -> int:
-    with breather.in_forward(many):
+    with breather.watching(many, False):
         start = breather.start()
         step.clear()
         value = step.loss()
@@ -180,7 +172,7 @@ def _forward(step: StepParts, breather: Breather, many: bool) -> int:
 
 def _backward(step: StepParts, breather: Breather, many: bool) -> int:
     step.clear()
-    with breather.in_backward(many):
+    with breather.watching(False, many):
         value = step.loss()
         start = breather.start()
         value.backward()
@@ -230,11 +222,8 @@ def _profiled(
     step.clear()
     breather.start()
     with profiler(ProfilerActivity.CPU) as trace:
-        with (
-            breather.in_forward(many["forward"]),
-            breather.in_backward(many["backward"]),
-            record_function("simdev::forward"),
-        ):
+        watching = breather.watching(many["forward"], many["backward"])
+        with watching, record_function("simdev::forward"):
             value = step.loss()
         breather.start()
         with record_function("simdev::backward"):

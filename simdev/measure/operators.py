@@ -254,34 +254,11 @@ class _Budget:
             self.progress(self.done, self.total, kind)
 
 
-def measure_operators(
-    captured: Capture,
-    timer: Timer,
-    noise: Noise,
-    conditions: Conditions,
-    seconds: float,
-    step: Callable[[], object] | None = None,
-) -> tuple[list[Fields], list[str], bool]:
-    """Rows of all operators within about ``seconds``, those that could not be run, and whether it
-    was interrupted.
+class OperatorRun:
+    """The samples of a capture's operators as they come in, by key, within about ``seconds``.
 
-    The operators are gone through several times: a slow spell of the machine then touches a part of
-    each median, and not the whole of a few. ``step`` runs the real step once, for the tensors of
-    operators that random ones do not suit. An interrupt ends it: what was measured until then is
-    kept.
+    ``step`` runs the real step once, for the tensors of operators that random ones do not suit.
     """
-    run = _Run(captured, timer, noise, conditions, seconds, step)
-    try:
-        run.keep([key for key, call in captured.calls.items() if needs_real(call)])
-        for _ in range(PASSES):
-            run.go_through()
-    except KeyboardInterrupt:
-        run.interrupted = True
-    return *run.rows(), run.interrupted
-
-
-class _Run:
-    """The samples of a capture's operators as they come in, by key."""
 
     def __init__(
         self,
@@ -290,7 +267,7 @@ class _Run:
         noise: Noise,
         conditions: Conditions,
         seconds: float,
-        step: Callable[[], object] | None,
+        step: Callable[[], object] | None = None,
     ) -> None:
         self.captured, self.timer, self.kind, self.step = captured, timer, conditions.kind, step
         self.samples: dict[str, list[Samples]] = {key: [] for key in captured.calls}
@@ -302,6 +279,18 @@ class _Run:
         self.interrupted = False
         end = time.monotonic() + seconds
         self.budget = _Budget(end, PASSES * len(captured.calls), noise, conditions.progress)
+
+    def measure(self) -> None:
+        """Goes through the operators several times: a slow spell of the machine then touches a part
+        of each median, and not the whole of a few. An interrupt ends it: what was measured until
+        then is kept.
+        """
+        try:
+            self.keep([key for key, call in self.captured.calls.items() if needs_real(call)])
+            for _ in range(PASSES):
+                self.go_through()
+        except KeyboardInterrupt:
+            self.interrupted = True
 
     def keep(self, keys: Sequence[str]) -> None:
         """Keeps the tensors that these operators have in a real step, where there is one.

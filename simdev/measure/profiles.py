@@ -28,7 +28,7 @@ from ..execution.scenario import Scenario, load_scenario
 from ..files.writing import parents, write_text
 from ..ground.errors import InputError
 from .building import Chosen, alike, built, precision_flags, resolve, sizes_of
-from .capture import Capture, Writer, capture
+from .capture import Capture, capture, captured
 from .compare import write_scenario
 from .kinds import dtype_name
 from .operators import Conditions, Progress
@@ -259,9 +259,7 @@ def capture_product(point: Point, device: str) -> Capture:
             torch._scaled_mm(
                 x, weight.t(), scale_a=scale_a, scale_b=scale_b, out_dtype=torch.bfloat16
             )
-    writer = Writer(recorder, leaves)
-    writer.write_step()
-    return writer.captured("point")
+    return captured(recorder, leaves, "point")
 
 
 def capture_point(point: Point, device: str, dtype: torch.dtype) -> Capture:
@@ -288,9 +286,7 @@ def capture_point(point: Point, device: str, dtype: torch.dtype) -> Capture:
         recorder.phase = "backward"
         with recorder:
             torch.autograd.grad(value, tensors, gradient)
-    writer = Writer(recorder, leaves)
-    writer.write_step()
-    return writer.captured("point")
+    return captured(recorder, leaves, "point")
 
 
 GZIP_FROM = 10**6  # characters; profiles are kept in repositories
@@ -304,39 +300,9 @@ def model_names() -> list[tuple[str, int, str]]:
     ]
 
 
-def profile_model(
-    name: str,
-    device: str = "cpu",
-    batch: int | None = None,
-    seconds: float = 240.0,
-    out_dir: str | os.PathLike[str] = "profiles",
-    progress: Progress | None = None,
-    optimizer: str | None = None,
-    flush: bool | None = None,
-    sizes: Mapping[str, int] | None = None,
-    precision: str | None = None,
-) -> tuple[Path, Path]:
-    """Captures and measures a model's training step; returns the paths of its graph and its
-    profile.
-
-    ``name`` is one of ``model_names()`` or ``path/to/file.py:function``, a function that returns
-    (module, inputs, loss), or (module, inputs) where the module returns its loss. ``device`` is
-    "cpu" or "cuda", ``seconds`` about the time that measuring may take. ``batch`` and ``sizes`` are
-    arguments of the function (default: the papers' sizes, on a CPU those that one core measures in
-    minutes). ``progress`` is called as (done, total, kind of op). ``flush`` empties the caches
-    before each sample (default: on CUDA only). ``precision``: one of PRECISIONS (default: as the
-    code says). Files of over 1 MB are gzipped. Raises InputError.
-    """
-    batches = None if batch is None else [batch]
-    graphs, profile = profile_batches(
-        name, batches, device, seconds, out_dir, progress, optimizer, flush, sizes, precision
-    )
-    return graphs[0], profile
-
-
 def profile_batches(
     name: str,
-    batches: Sequence[int] | None,
+    batches: Sequence[int] | None = None,
     device: str = "cpu",
     seconds: float = 240.0,
     out_dir: str | os.PathLike[str] = "profiles",
@@ -346,11 +312,18 @@ def profile_batches(
     sizes: Mapping[str, int] | None = None,
     precision: str | None = None,
 ) -> tuple[list[Path], Path]:
-    """``profile_model`` for several batch sizes in one run; returns the paths of their graphs and
-    of their one profile.
+    """Captures and measures a model's training step for one batch size or for several in one run;
+    returns the paths of their graphs and of their one profile.
 
-    Operators that several of them have are measured once. The header tells the first batch's step,
-    and those of all under ``runs``. Raises InputError.
+    ``name`` is one of ``model_names()`` or ``path/to/file.py:function``, a function that returns
+    (module, inputs, loss), or (module, inputs) where the module returns its loss. ``device`` is
+    "cpu" or "cuda", ``seconds`` about the time that measuring may take. ``batches`` and ``sizes``
+    are arguments of the function (default: the papers' sizes, on a CPU those that one core measures
+    in minutes). ``progress`` is called as (done, total, kind of op). ``flush`` empties the caches
+    before each sample (default: on CUDA only). ``precision``: one of PRECISIONS (default: as the
+    code says). Operators that several batches have are measured once. The header tells the first
+    batch's step, and those of all under ``runs``. Files of over 1 MB are gzipped. Raises
+    InputError.
     """
     conditions = _conditions(device, seconds, flush, progress)
     wanted = [None] if batches is None else list(dict.fromkeys(batches))
@@ -422,8 +395,8 @@ def _steps(models: Sequence[Chosen], name: str, conditions: Conditions) -> list[
         # On a GPU PyTorch dispatches other operators, so the graph is another file.
         suffix = "" if conditions.device == "cpu" else f"-{conditions.device}"
         title = model.graph_name + suffix
-        captured = capture(module, inputs, loss, model.optimizer, title, real=True)
-        steps.append(Step(captured, module, inputs, loss, model.optimizer))
+        step = capture(module, inputs, loss, model.optimizer, title, real=True)
+        steps.append(Step(step, module, inputs, loss, model.optimizer))
     return steps
 
 
@@ -475,7 +448,7 @@ def _conditions(
     return Conditions(device, device_kind(device), seconds, flush, progress)
 
 
-def _graph_text(captured: Capture, about: Mapping[str, Any]) -> str:
+def _graph_text(step: Capture, about: Mapping[str, Any]) -> str:
     """The graph, an op a line."""
     names = ("model", "batch", "sizes", "optimizer", "created", "tool")
     provenance = {name: about[name] for name in names} | {
@@ -484,8 +457,8 @@ def _graph_text(captured: Capture, about: Mapping[str, Any]) -> str:
         ),
         "torch": about["device"]["torch"],
     }
-    head = {"version": 1, "name": captured.graph["name"], "provenance": provenance}
-    lines = ",\n  ".join(json.dumps(op) for op in captured.graph["ops"])
+    head = {"version": 1, "name": step.graph["name"], "provenance": provenance}
+    lines = ",\n  ".join(json.dumps(op) for op in step.graph["ops"])
     return json.dumps(head)[:-1] + f', "ops": [\n  {lines}\n]}}\n'
 
 

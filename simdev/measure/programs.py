@@ -9,7 +9,6 @@ the module answers for the program.
 
 from __future__ import annotations
 
-import inspect
 import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -28,6 +27,7 @@ from ..ground.errors import InputError
 from ..nouns.graph import Graph
 from .capture import capture, capture_forward
 from .exported import Exported
+from .tracing import argument_names, with_argument_names
 
 ProgramSource = str | os.PathLike[str] | BinaryIO
 
@@ -57,7 +57,7 @@ def import_program(
     if isinstance(source, nn.Module):
         if inputs is None:
             raise InputError("inputs: a module needs those that it is called with")
-        names = _positional(inspect.signature(source.forward))
+        names = argument_names(source)
         return Program(_graph(source, tuple(inputs), {}, names, optimizer, name))
     if not isinstance(source, ExportedProgram):
         return _import_file(source, inputs, optimizer, name)
@@ -142,10 +142,7 @@ def _traced(
     name: str,
 ) -> Graph:
     if len(names) == len(tensors):
-        # The recorder names the inputs of a step by the arguments of what it calls.
-        kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
-        parameters = [inspect.Parameter(argument, kind) for argument in ("_", *names)]
-        call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        call = with_argument_names(call, "_", *names)
     if optimizer is None:
         return read_graph(capture_forward(module, tensors, call, name).graph)
     return read_graph(capture(module, tensors, _scalar(call), optimizer, name).graph)
@@ -165,9 +162,3 @@ def _scalar(call: Callable[..., Any]) -> Callable[..., Any]:
         return first.reshape(())
 
     return loss
-
-
-def _positional(signature: inspect.Signature) -> list[str]:
-    """The names of the arguments that may be given by place."""
-    kinds = inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD
-    return [name for name, p in signature.parameters.items() if p.kind in kinds]

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -281,6 +281,19 @@ class Record:
     instance: Instance
 
 
+@dataclass(frozen=True, slots=True)
+class Dispatched:
+    """An operator as PyTorch runs it: its arguments by name, the tensors among them, those that it
+    makes, and the modules around it.
+    """
+
+    func: Any
+    arguments: Mapping[str, Any]
+    inputs: Sequence[Tensor]
+    outputs: Sequence[Tensor]
+    instance: Instance
+
+
 class UntoldBufferError(Exception):
     """An operator makes a buffer whose size is only known to the library that really runs it.
 
@@ -375,7 +388,7 @@ class Recorder(TorchDispatchMode):
         elif aten_name(func) in VALUES_TO_HOST:
             self._note_wait()
         elif outputs and not is_view(written(func, arguments), inputs, outputs):
-            self._record_operator(func, arguments, inputs, outputs, result, instance)
+            self._record_operator(Dispatched(func, arguments, inputs, outputs, instance), result)
             if aten_name(func) in SIZES_TO_HOST or _leaves_device(inputs, outputs):
                 self._note_wait()
         return result
@@ -413,62 +426,38 @@ class Recorder(TorchDispatchMode):
             if isinstance(tensor.grad, FakeTensor):
                 tensor.grad = gradient
 
-    def _record(
-        self,
-        kind: str,
-        func: Any,
-        arguments: Mapping[str, Any],
-        inputs: Sequence[Tensor],
-        outputs: Sequence[Tensor],
-        instance: Instance,
-        operands: Sequence[int] | None = None,
-    ) -> None:
-        chosen = range(len(inputs)) if operands is None else operands
+    def _record(self, kind: str, op: Dispatched, operands: Sequence[int]) -> None:
         # Memory that is reserved but not yet written is no input, even of the op that writes it in
         # place.
-        chosen = tuple(i for i in chosen if self._sources.get(key_of(inputs[i]), ()) is not None)
-        sources = tuple(self.source_of(inputs[i]) for i in chosen)
-        call = call_of(func, arguments, inputs, outputs)
-        attrs = attributes(func, arguments)
-        self.records.append(
-            Record(kind, self.phase, attrs, call, chosen, sources, call.made, instance)
+        chosen = tuple(
+            i for i in operands if self._sources.get(key_of(op.inputs[i]), ()) is not None
         )
-        for index, output in enumerate(outputs):
+        sources = tuple(self.source_of(op.inputs[i]) for i in chosen)
+        call = call_of(op.func, op.arguments, op.inputs, op.outputs)
+        attrs = attributes(op.func, op.arguments)
+        self.records.append(
+            Record(kind, self.phase, attrs, call, chosen, sources, call.made, op.instance)
+        )
+        for index, output in enumerate(op.outputs):
             self._note_source(output, (len(self.records) - 1, index))
 
-    def _record_operator(
-        self,
-        func: Any,
-        arguments: Mapping[str, Any],
-        inputs: Sequence[Tensor],
-        outputs: Sequence[Tensor],
-        result: Any,
-        instance: Instance,
-    ) -> None:
-        if aten_name(func) == "convolution_backward":
-            self._record_conv_backward(func, arguments, inputs, result, instance)
+    def _record_operator(self, op: Dispatched, result: Any) -> None:
+        name = aten_name(op.func)
+        if name == "convolution_backward":
+            self._record_conv_backward(op, result)
             return
         # What is written alone (``out=``) stands last, and is no operand.
-        count = len(inputs) - len(schema_of(func).outs)
-        operands = OPERAND_ORDER.get(aten_name(func), range(count))
-        kind = kind_of(func, arguments)
-        self._record(kind, func, arguments, inputs, outputs, instance, operands)
+        count = len(op.inputs) - len(schema_of(op.func).outs)
+        operands = OPERAND_ORDER.get(name, range(count))
+        self._record(kind_of(op.func, op.arguments), op, operands)
 
-    def _record_conv_backward(
-        self,
-        func: Any,
-        arguments: Mapping[str, Any],
-        inputs: Sequence[Tensor],
-        result: Sequence[Tensor | None],
-        instance: Instance,
-    ) -> None:
+    def _record_conv_backward(self, op: Dispatched, result: Sequence[Tensor | None]) -> None:
         """Records one backward of a convolution as two: the gradient of the input and that of the
         weight.
 
         Each has only the operands that it computes with; of the third tensor it needs the shape.
         """
-        wanted = arguments["output_mask"]
-        kind = kind_of(func, arguments)
+        wanted, kind = op.arguments["output_mask"], kind_of(op.func, op.arguments)
         for part, mask, operands in (
             ("input", (True, False, False), (0, 2)),
             ("weight", (False, True, True), (0, 1)),
@@ -480,10 +469,9 @@ class Recorder(TorchDispatchMode):
                     for gradient, on in zip(result, both, strict=True)
                     if on and gradient is not None
                 ]
-                part_arguments = {**arguments, "output_mask": both}
-                self._record(
-                    f"{kind}_{part}", func, part_arguments, inputs, outputs, instance, operands
-                )
+                arguments = {**op.arguments, "output_mask": both}
+                half = replace(op, arguments=arguments, outputs=outputs)
+                self._record(f"{kind}_{part}", half, operands)
 
     def _note_source(self, tensor: Tensor, source: tuple[int, int] | None) -> None:
         self._sources[key_of(tensor)] = source

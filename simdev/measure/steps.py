@@ -26,7 +26,7 @@ from ..nouns.graph import PHASES
 from .capture import Capture, row_key
 from .host import HostTimes, StepParts, measure_host, ops_of_phase
 from .kinds import Fields
-from .operators import LEAST_REPS, MOST_REPS, PASSES, WARM_UPS, Conditions, Noise, measure_operators
+from .operators import LEAST_REPS, MOST_REPS, PASSES, WARM_UPS, Conditions, Noise, OperatorRun
 from .timers import INPUT_SETS, KERNEL_CALLS, Timer, first_line, make_timer, median, quiet
 from .tracing import Loss, optimizer_named, refusing
 
@@ -353,9 +353,9 @@ def _measured(
 ) -> Measured:
     timer = make_timer(conditions.device, conditions.flush)
     noise = Noise(timer)
-    rows, unmeasured, interrupted = measure_operators(
-        captured, timer, noise, conditions, seconds, step
-    )
+    run = OperatorRun(captured, timer, noise, conditions, seconds, step)
+    run.measure()
+    rows, unmeasured = run.rows()
     method = {
         "timer": timer.method,
         "statistic": "median",
@@ -369,7 +369,7 @@ def _measured(
         "freed_memory_kept": kept,
         "seconds": conditions.seconds,
         **({"kernel_calls": KERNEL_CALLS} if conditions.device == "cuda" else {}),
-        **({"interrupted": True} if interrupted else {}),
+        **({"interrupted": True} if run.interrupted else {}),
     }
     return Measured(rows, noise.report() | _floor(timer), {}, method, unmeasured)
 

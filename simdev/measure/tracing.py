@@ -267,11 +267,11 @@ class _Tracer:
     ) -> None:
         # Fake tensors have shapes and no memory: a step of any size is captured in seconds.
         self.step, self.training, self.mode = step, training, mode
-        make = _copied if mode is None else mode.from_tensor
-        self.state = {key: make(tensor) for key, tensor in step.state().items()}
-        self.batch = [tensor if mode is None else mode.from_tensor(tensor) for tensor in inputs]
-        names = {id(child): key for key, child in step.module.named_modules()}
         convert = None if mode is None else mode.from_tensor
+        make = convert or _copied
+        self.state = {key: make(tensor) for key, tensor in step.state().items()}
+        self.batch = list(map(convert, inputs) if convert else inputs)
+        names = {id(child): key for key, child in step.module.named_modules()}
         self.recorder = Recorder(Scopes(names), convert, exact)
         self.leaves = {
             self.recorder.add_leaf("parameter", tensor): key for key, tensor in self.state.items()
@@ -324,9 +324,15 @@ def refusing(done: str) -> Iterator[None]:
         raise
     except Exception as error:
         # The code is the user's, and PyTorch's: it raises whatever it stumbles over.
-        lines = str(error).strip().splitlines() or ["no reason told"]
-        kind = "" if isinstance(error, RuntimeError) else f"{type(error).__name__}: "
-        raise InputError(f"the step cannot be {done}: {kind}{lines[0]}{_place(error)}") from error
+        reason = f"{reason_of(error)}{_place(error)}"
+        raise InputError(f"the step cannot be {done}: {reason}") from error
+
+
+def reason_of(error: Exception) -> str:
+    """The first line of what an error says, behind its kind unless PyTorch raised it."""
+    lines = str(error).strip().splitlines() or ["no reason told"]
+    kind = "" if isinstance(error, RuntimeError) else f"{type(error).__name__}: "
+    return kind + lines[0]
 
 
 def _place(error: Exception) -> str:
@@ -359,14 +365,30 @@ def running_line() -> str:
     return ""
 
 
+def argument_names(function: Callable[..., Any]) -> list[str]:
+    """The names of the arguments that a function or a module takes by their places; none where it
+    is written in C, or takes *tensors: then Python has no names for them.
+    """
+    try:
+        parameters = inspect.signature(getattr(function, "forward", function)).parameters.values()
+    except (TypeError, ValueError):
+        return []
+    return [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+
+
+def with_argument_names(function: Callable[..., Any], *names: str) -> Callable[..., Any]:
+    """The function, whose arguments bear other names from now on: the recorder names inputs by
+    them.
+    """
+    kind = inspect.Parameter.POSITIONAL_ONLY
+    parameters = [inspect.Parameter(name, kind) for name in names]
+    function.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    return function
+
+
 def _input_names(loss: Callable[..., Any]) -> list[str]:
     """Names of the batch's tensors: those of the loss's arguments after the module, else input_0,
     input_1, ...
     """
-    try:
-        # A loss may be written in C, or take *tensors: then Python has no names for them.
-        parameters = list(inspect.signature(loss).parameters.values())[1:]
-    except (TypeError, ValueError):
-        parameters = []
-    names = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    names = argument_names(loss)[1:]
     return names + [f"input_{i}" for i in range(len(names), 64)]

@@ -21,7 +21,7 @@ import json
 import os
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from operator import itemgetter
@@ -134,34 +134,29 @@ class LinkTimes:
     p90: tuple[float, ...]
 
 
-def measure_messages(
-    kind: str = "p2p",
-    sizes: Sequence[int] = MESSAGE_SIZES,
-    rounds: int = ROUNDS,
-    reps: int = REPS,
-) -> LinkTimes:
-    """Times of transfers (``p2p``) or of a collective of ``MESSAGES`` between two local processes,
-    in seconds; ``rounds`` times ``reps`` calls of each size, which is counted as nccl-tests does.
+Message = Callable[[int, Tensor, Tensor], Any]
+"""A call of a rank with a tensor of the size of the message, and with one of half of it."""
+
+
+def there_and_back(rank: int, whole: Tensor, _: Tensor) -> None:
+    """A transfer from rank 0 to rank 1, and one back."""
+    for sender in (0, 1):
+        (dist.send if rank == sender else dist.recv)(whole, 1 - rank)
+
+
+def measure_messages(call: Message = there_and_back, messages: int = 2) -> LinkTimes:
+    """Seconds of one of the ``messages`` that a call sends one after another between two local
+    processes, ROUNDS times REPS calls of each size.
     """
-    times = _between_two(_play, kind, tuple(sizes), rounds, reps)
+    times = between_two(_play, call, messages)
     quietest = [
         min((np.quantile(of_round, QUANTILES).tolist() for of_round in of_size), key=itemgetter(1))
         for of_size in zip(*times, strict=True)
     ]
-    return LinkTimes(tuple(sizes), *zip(*quietest, strict=True))
+    return LinkTimes(MESSAGE_SIZES, *zip(*quietest, strict=True))
 
 
-def measure_slowdown(size: int = MESSAGE_SIZES[-1], reps: int = REPS) -> float:
-    """How many times longer an all_reduce and computing take while they share a core (1 to 2).
-
-    Products and an all_reduce that take equally long by themselves take k times as long beside one
-    another. Of each the 10th percentile counts: a busy machine only lengthens.
-    """
-    alone, sent, both = np.quantile(_between_two(_compete, size, reps), QUANTILES[0], 0)
-    return float(min(2, max(1, 1 + (both - max(alone, sent)) / min(alone, sent))))
-
-
-def _between_two(play: Callable[..., Any], *arguments: Any) -> Any:
+def between_two(play: Callable[..., Any], *arguments: Any) -> Any:
     """The answer of ``play(rank, *arguments)`` on rank 0 of two processes, each on a core."""
     with tempfile.TemporaryDirectory() as folder, unfinished(folder):
         spawn(_side, (folder, play, *arguments), nprocs=2)
@@ -188,33 +183,22 @@ def stay_on_core(rank: int) -> None:
         os.sched_setaffinity(0, {cores[rank % len(cores)]})
 
 
-def _transfer(rank: int, whole: Tensor, _: Tensor) -> None:
-    # There and back: two transfers.
-    for sender in (0, 1):
-        (dist.send if rank == sender else dist.recv)(whole, 1 - rank)
-
-
-# Newer names of the same calls.
-_gather = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
-_scatter = getattr(dist, "reduce_scatter_single", dist.reduce_scatter_tensor)
-MESSAGES: Mapping[str, tuple[int, Callable[[int, Tensor, Tensor], Any]]] = {
-    "p2p": (2, _transfer),
-    "all_reduce": (1, lambda _, whole, __: dist.all_reduce(whole)),
-    "all_gather": (1, lambda _, whole, part: _gather(whole, part)),
-    "reduce_scatter": (1, lambda _, whole, part: _scatter(part, whole)),
-}
-"""By kind how many messages a call sends one after another, and the call: of a rank, with a tensor
-of the size and one of half of it.
-"""
-
-
-def _play(
-    rank: int, kind: str, sizes: Sequence[int], rounds: int, reps: int
-) -> list[list[list[float]]]:
+def _play(rank: int, call: Message, messages: int) -> list[list[list[float]]]:
     """Seconds of a message of each size, by round."""
-    pool = torch.randn((FLUSH_BYTES["cpu"] + 2 * max(sizes)) // 4)
-    pairs = _places(pool, max(sizes))
-    return [[_times(rank, kind, size, pairs, reps) for size in sizes] for _ in range(rounds)]
+    largest = max(MESSAGE_SIZES)
+    place = _places(torch.randn((FLUSH_BYTES["cpu"] + 2 * largest) // 4), largest)
+
+    def seconds(size: int) -> float:
+        tensors = place(size)
+        start = time.perf_counter()
+        call(rank, *tensors)
+        return (time.perf_counter() - start) / messages
+
+    counts = range(MESSAGE_WARM_UPS + REPS)
+    return [
+        [[seconds(size) for _ in counts][MESSAGE_WARM_UPS:] for size in MESSAGE_SIZES]
+        for _ in range(ROUNDS)
+    ]
 
 
 def _places(pool: Tensor, largest: int) -> Callable[[int], tuple[Tensor, Tensor]]:
@@ -230,48 +214,6 @@ def _places(pool: Tensor, largest: int) -> Callable[[int], tuple[Tensor, Tensor]
         return pool[start : start + whole], pool[start + whole : start + whole + half]
 
     return place
-
-
-def _times(
-    rank: int, kind: str, size: int, place: Callable[[int], tuple[Tensor, Tensor]], reps: int
-) -> list[float]:
-    """Seconds of a message, after warm-ups."""
-    messages, call = MESSAGES[kind]
-    times = []
-    for _ in range(MESSAGE_WARM_UPS + reps):
-        tensors = place(size)
-        start = time.perf_counter()
-        call(rank, *tensors)
-        times.append((time.perf_counter() - start) / messages)
-    return times[MESSAGE_WARM_UPS:]
-
-
-def _compete(_: int, size: int, reps: int) -> list[tuple[float, float, float]]:
-    """Seconds of products alone, of an all_reduce alone, and of both beside one another."""
-    tensor, square = torch.randn(size // 4), torch.randn(256, 256)
-
-    def compute(count: int) -> None:
-        for _ in range(count):
-            square @ square
-
-    def seconds(count: int, sends: bool) -> float:
-        dist.barrier()
-        start = time.perf_counter()
-        work = dist.all_reduce(tensor, async_op=True) if sends else None
-        compute(count)
-        if work is not None:
-            work.wait()
-        tensor.fill_(1)
-        return time.perf_counter() - start
-
-    # As many products as take as long as a message, on the slower side.
-    sent, each = (
-        min(seconds(count, sends) for _ in range(5)) for count, sends in ((0, True), (9, False))
-    )
-    count = torch.tensor(9 * sent / each)
-    dist.all_reduce(count, dist.ReduceOp.MAX)
-    ways = ((int(count), False), (0, True), (int(count), True))
-    return [tuple(seconds(*way) for way in ways) for _ in range(reps)]  # type: ignore[misc]
 
 
 def fit_line(sizes: Sequence[int], seconds: Sequence[float]) -> LinkFit:

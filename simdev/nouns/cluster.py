@@ -155,6 +155,7 @@ class Link:
     collective a lane each. ``both_ways`` is how many times longer transfers take while others
     cross it in the other direction (1 to 2). ``measured_bandwidth`` and ``measured_latency`` are
     those that it had when the collectives of its cluster were measured (None: as they are).
+    ``slowed`` is the share that ``bandwidth`` is of that of a sound link of its like.
     """
 
     ends: tuple[str, str]
@@ -168,6 +169,7 @@ class Link:
     both_ways: Slowdown = 1
     measured_bandwidth: Bandwidth | None = None
     measured_latency: Seconds | None = None
+    slowed: Speed = 1
 
     def __post_init__(self) -> None:
         freeze(self, "ends")
@@ -336,6 +338,19 @@ class Cluster(Displayed):
     def has_stragglers(self) -> bool:
         """Whether some device is slower than its kind."""
         return any(device.speed != 1 for device in self.devices)
+
+    @cached_property
+    def without_stragglers(self) -> Cluster:
+        """The cluster with all devices and links as fast as their like; itself where they are."""
+        slow = any(link.slowed != 1 for link in self.links)
+        if not (slow or self.has_stragglers):
+            return self
+        links = tuple(
+            replace(link.changed(1 / Fraction(link.slowed)), slowed=1) if link.slowed != 1 else link
+            for link in self.links
+        )
+        devices = tuple(replace(device, speed=1) for device in self.devices)
+        return replace(self, devices=devices, links=links)
 
     @cached_property
     def workers(self) -> tuple[int, ...]:

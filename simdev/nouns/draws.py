@@ -53,9 +53,18 @@ def wins(first: Numbers, second: Numbers) -> float:
     return float((first < second).mean() + (first == second).mean() / 2)
 
 
+TIE_MEANING = f"the faster wins in fewer than {TIE:.0%} of the draws"
+"""The meaning of a tie, for people."""
+
+
+def is_tie(share: float) -> bool:
+    """Whether two answers are a tie, of which one wins in this share of the draws (``wins``)."""
+    return max(share, 1 - share) < TIE
+
+
 def are_tied(first: Numbers, second: Numbers) -> bool:
     """Whether neither is less in a share of draws that tells them apart (TIE)."""
-    return 1 - TIE < wins(first, second) < TIE
+    return is_tie(wins(first, second))
 
 
 MOST_RANKED = 100  # answers, the best, whose order is looked at: their pairs are thousands
@@ -115,6 +124,12 @@ class Draws:
         """The step time of each draw in seconds."""
         seconds: Floats = self.step_ps / PS_PER_SECOND
         return seconds
+
+    @property
+    def largest(self) -> Ints:
+        """The peak bytes of the fullest device of each draw."""
+        largest: Ints = self.peaks.max(axis=1)
+        return largest
 
     @property
     def fitting(self) -> float:

@@ -77,9 +77,9 @@ def draws_of(
     jobs = (os.cpu_count() or 1) if n_jobs < 0 else max(n_jobs, 1)
     # Parts of a few draws, so that a slow thread keeps nobody waiting long.
     parts = np.array_split(np.arange(draws), min(8 * jobs, draws))
-    answer_ps, answer_peaks = drawn.answer(None)
+    ((answer_ps, answer_peaks),) = drawn.answers([None])
     with ThreadPoolExecutor(jobs) as pool:
-        parts_drawn = [pool.submit(drawn.answers, part) for part in parts]
+        parts_drawn = [pool.submit(drawn.answers, part.tolist()) for part in parts]
         answers = [answer for future in watch(parts_drawn) for answer in future.result()]
     step_ps, peaks = zip(*answers, strict=True)
     there, columns = drawn.graph(1), (np.array(step_ps, np.int64), np.stack(peaks))
@@ -137,20 +137,23 @@ class _Drawn:
         stretched = pauses or self.graph(1).is_stretched
         return not repeats and not stretched and self.engine == "compiled"
 
-    def answers(self, draws: Ints) -> list[Answer]:
-        """The answers of these draws, in turn."""
-        return [self.answer(draw) for draw in draws.tolist()]
+    def answers(self, draws: Sequence[int | None]) -> list[Answer]:
+        """The answers of these draws, in turn; None: of the durations as they are, disturbed where
+        they are.
+        """
+        if not self.is_plain or (None in draws and self.question.scenario.disturbances is not None):
+            return [self._in_full(draw) for draw in draws]
+        if not hasattr(self._room, "plain"):
+            from .redrawn import Redrawn
 
-    def answer(self, draw: int | None) -> Answer:
-        """The answer of a draw; None: of the durations as they are, disturbed where they are."""
-        if self.is_plain and (draw is not None or self.question.scenario.disturbances is None):
-            if not hasattr(self._room, "plain"):
-                from .redrawn import Redrawn
+            self._room.plain = Redrawn(self.graph(1))
+        factors_of = self._graph(1).factors
+        factors = (None if draw is None else factors_of(draw) for draw in draws)
+        answers = zip(draws, self._room.plain.answers(factors), strict=True)
+        return [self._in_full(draw) if answer is None else answer for draw, answer in answers]
 
-                self._room.plain = Redrawn(self.graph(1))
-            factor = None if draw is None else self._graph(1).factors(draw)
-            answer: Answer = self._room.plain.answer(factor)
-            return answer
+    def _in_full(self, draw: int | None) -> Answer:
+        """The answer of a draw by lowering and an engine."""
         drawn = None if draw is None else partial(self._changed, draw)
         trace = self.question.trace(drawn, self.engine)
         return step_time_ps(trace), np.array([memory.peak for memory in trace.memory], np.int64)

@@ -135,11 +135,12 @@ def add_peaks(v: Events, devices: int, peak: Ints) -> None:
     """Raise what each device holds throughout (``peak``) to its peak."""
     for device in range(devices):
         level, best = peak[device], peak[device]
-        for slot in range(device * SLOTS, (device + 1) * SLOTS):
+        first, end = device * SLOTS, (device + 1) * SLOTS
+        for slot in range(first, end):
             level += v.net[slot]
             best = max(best, level)
         level = peak[device]
-        for slot in range(device * SLOTS, (device + 1) * SLOTS):
+        for slot in range(first, end):
             if level + v.gain[slot] > best:
                 best = peak_inside(v, level, best, v.first[slot])
             level += v.net[slot]

@@ -6,25 +6,38 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from itertools import islice
 from typing import NamedTuple
 
 import numpy as np
 
-from ..execution.engine import require_finished
 from ..execution.engine.compiled import program_of, run, state_for
-from ..execution.factors import scaled, with_factors
-from ..ground.jit import Table, bare, jit, opener
+from ..execution.factors import scaled
+from ..ground.jit import Table, bare, jit, jitable, opener
 from ..lowering.copies import taken
 from ..nouns.taskgraph import PERSISTENT, Floats, Ints, TaskGraph
-from ..nouns.trace import Trace
-from .peaks import add_peaks, buffer, clear, events_for, open_events
+from .peaks import Events, add_peaks, buffer, clear, events_for, open_events
+
+AT_ONCE = 1 << 20  # times that the kernel is handed together, unless one draw has more
+UNTOLD = -1  # in place of the time of a step that does not end, or is too long for keys of events
 
 
-class Lives(NamedTuple):
-    """The buffers that are filled and freed in a step, the devices aside."""
+class Step(NamedTuple):
+    """What draws change, what they make, and the buffers that are filled and freed in the step
+    (the devices aside).
+    """
 
+    tasks: int
+    drawn_times: int
     buffers: int
     devices: int
+    drawn: Ints  # times that each draw changes, columns of the engine's program
+    lag: Ints
+    start: Ints
+    finish: Ints
+    held: Ints  # by device: bytes that lie there throughout
+    peak: Ints
     device: Ints
     bytes: Ints
     filler: Ints
@@ -32,72 +45,104 @@ class Lives(NamedTuple):
     reader: Ints
 
 
-_open_lives = opener(Lives)
+_open_step = opener(Step)
+
+
+@jitable
+def _end_ps(x: Step) -> int:
+    """The time at which everything has ended; UNTOLD where something never starts."""
+    end = 0
+    for task in range(x.tasks):
+        if x.start[task] < 0:
+            return UNTOLD
+        end = max(end, x.finish[task] + x.lag[task])
+    return end
+
+
+@jitable
+def _fill_peaks(x: Step, v: Events) -> None:
+    """The peak of each device, of events that are cleared."""
+    for row in range(x.buffers):
+        end = x.finish[x.filler[row]]
+        for e in range(x.reader_ptr[row], x.reader_ptr[row + 1]):
+            end = max(end, x.finish[x.reader[e]])
+        buffer(v, row, x.device[row], x.bytes[row], x.start[x.filler[row]], end)
+    for device in range(x.devices):
+        x.peak[device] = x.held[device]
+    add_peaks(v, x.devices, x.peak)
 
 
 @jit
-def _fill_peaks(
-    lives: Ints, events: Ints, starts: Ints, finishes: Ints, peaks: Ints, step_ps: int
-) -> bool:
-    """Raise what each device holds throughout (``peaks``) to its peak; False where the step is too
-    long for the keys of events.
+def _execute_each(
+    program: Ints, state: Ints, step: Ints, events: Ints, times: Ints, ends: Ints, peaks: Ints
+) -> int:
+    """Execute several draws (``times``: draw by draw), one after another: for each when it ends,
+    and its peak bytes device by device; returns how many there are.
     """
-    b, v = _open_lives(lives), open_events(events)
-    start, finish, peak = bare(starts), bare(finishes), bare(peaks)
-    if not clear(v, b.devices, step_ps):
-        return False
-    for row in range(b.buffers):
-        end = finish[b.filler[row]]
-        for e in range(b.reader_ptr[row], b.reader_ptr[row + 1]):
-            end = max(end, finish[b.reader[e]])
-        buffer(v, row, b.device[row], b.bytes[row], start[b.filler[row]], end)
-    add_peaks(v, b.devices, peak)
-    return True
+    x, v = _open_step(step), open_events(events)
+    time, peak = bare(times), bare(peaks)
+    for k in range(len(ends)):
+        for i in range(x.drawn_times):
+            x.drawn[i] = time[k * x.drawn_times + i]
+        run(program, state)
+        ends[k] = _end_ps(x)
+        if ends[k] == UNTOLD or not clear(v, x.devices, ends[k]):
+            ends[k] = UNTOLD
+            continue
+        _fill_peaks(x, v)
+        for device in range(x.devices):
+            peak[k * x.devices + device] = x.peak[device]
+    return len(ends)
 
 
 class Redrawn:
     """The executions of a task graph by one thread."""
 
     def __init__(self, task_graph: TaskGraph) -> None:
-        self.task_graph, tasks = task_graph, task_graph.tasks
-        program = program_of(task_graph)
-        # Columns of this thread: durations are written for each draw, queues by the kernel.
-        names = "duration", "lag", "bytes", "queue"
-        self._program = Table.of(
-            program._replace(**{name: getattr(program, name).copy() for name in names})
-        )
-        self._state = Table.of(state_for(program))
+        program, tasks = program_of(task_graph), task_graph.tasks
+        changed = {"duration": True, "lag": tasks.lag.any(), "bytes": tasks.flow.any()}
+        names = [name for name, is_changed in changed.items() if is_changed]
+        self._columns = [getattr(tasks, name) for name in names]
+        # Columns of this thread: the kernel writes the times of each draw, and queues.
+        drawn = np.array(self._columns)
+        columns = dict(zip(names, drawn, strict=True))
+        program = program._replace(queue=program.queue.copy(), **columns)
+        state = state_for(program)
         buffers, devices = task_graph.buffers, len(task_graph.devices)
         lasting = buffers.filler == PERSISTENT
-        self._held = np.zeros(devices, np.int64)
-        np.add.at(self._held, buffers.device[lasting], buffers.bytes[lasting])
+        held = np.zeros(devices, np.int64)
+        np.add.at(held, buffers.device[lasting], buffers.bytes[lasting])
         rows = np.flatnonzero(~lasting & (buffers.bytes > 0))
         readers = taken(buffers.readers, rows)
-        device, size, filler = (
-            column[rows] for column in (buffers.device, buffers.bytes, buffers.filler)
-        )
-        lives = Lives(len(rows), devices, device, size, filler, readers.ptr, readers.ids)
-        self._lives = Table.of(lives)
-        self._events = Table.of(events_for(len(rows), devices, 1, 1))
-        self._flows, self._lag = bool(tasks.flow.any()), bool(tasks.lag.any())
+        step = Step(
+            len(tasks), drawn.size, len(rows), devices, drawn.ravel(), program.lag,
+            state.start, state.finish, held, held.copy(),
+            buffers.device[rows], buffers.bytes[rows], buffers.filler[rows],
+            readers.ptr, readers.ids,
+        )  # fmt: skip
+        events = events_for(len(rows), devices, 1, 1)
+        self._devices, self._at_once = devices, max(AT_ONCE // max(drawn.size, 1), 1)
+        self._tables = [Table.of(columns) for columns in (program, state, step, events)]
 
-    def answer(self, factor: Floats | None) -> tuple[int, Ints]:
-        """The step time in ps and the peak bytes of every device, where each task takes ``factor``
-        times as long (None: as long as it does).
-
-        Raises DeadlockError.
+    def answers(self, factors: Iterable[Floats | None]) -> list[tuple[int, Ints] | None]:
+        """For each draw the step time in ps and the peak bytes of every device, where each task
+        takes its factor times as long (None: as long as it does); None where only the whole way
+        tells: it does not end, or is too long.
         """
-        tasks, columns = self.task_graph.tasks, self._program.columns
-        for name in ("duration", *["lag"] * self._lag, *["bytes"] * self._flows):
-            column = getattr(tasks, name)
-            getattr(columns, name)[:] = column if factor is None else scaled(column, factor)
-        start, finish = run(self._program, self._state, self.task_graph.predecessor_count)
-        require_finished(self.task_graph, start)
-        end_ps = int((finish + columns.lag).max(initial=0))
-        peaks = self._held.copy()
-        words = self._lives.words, self._events.words
-        if not _fill_peaks(*words, start, finish, peaks, end_ps):
-            graph = self.task_graph if factor is None else with_factors(self.task_graph, factor)
-            memory = Trace(graph, start, finish, "compiled").memory
-            peaks = np.array([device.peak for device in memory], np.int64)
-        return end_ps, peaks
+        answers = list[tuple[int, Ints] | None]()
+        each = iter(factors)
+        # Rows are made as they are used: of a large model all would take gigabytes.
+        while rows := [self._times(factor) for factor in islice(each, self._at_once)]:
+            times, ends = np.array(rows), np.empty(len(rows), np.int64)
+            peaks = np.empty((len(rows), self._devices), np.int64)
+            _execute_each(
+                *(table.words for table in self._tables), times.ravel(), ends, peaks.ravel()
+            )
+            answers += [
+                None if end == UNTOLD else (end, peak)
+                for end, peak in zip(ends.tolist(), peaks, strict=True)
+            ]
+        return answers
+
+    def _times(self, factor: Floats | None) -> list[Ints]:
+        return self._columns if factor is None else [scaled(c, factor) for c in self._columns]

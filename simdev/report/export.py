@@ -22,6 +22,7 @@ from typing import Any, TextIO
 
 import numpy as np
 
+from ..files.reading import PathLike
 from ..nouns.taskgraph import Ints, TaskGraph
 from ..nouns.trace import Trace
 from .measures.spans import Row, timeline_rows, transfer_mask
@@ -30,9 +31,7 @@ PS_PER_US = 10**6
 CHUNK = 20_000  # events joined before they are written
 
 
-def export_chrome_trace(
-    trace: Trace, file: str | os.PathLike[str] | TextIO, notes: Sequence[str] = ()
-) -> int:
+def export_chrome_trace(trace: Trace, file: PathLike | TextIO, notes: Sequence[str] = ()) -> int:
     """Write the trace as Chrome Trace Event JSON to a path (``.gz``: compressed) or a text file;
     the number of events.
 
@@ -66,7 +65,7 @@ def export_chrome_trace(
 
 
 @contextmanager
-def _opened(file: str | os.PathLike[str] | TextIO) -> Iterator[Callable[[str], object]]:
+def _opened(file: PathLike | TextIO) -> Iterator[Callable[[str], object]]:
     if not isinstance(file, (str, os.PathLike)):
         yield file.write
         return

@@ -7,7 +7,6 @@ property here only where somebody asks a Report for it by name.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -17,10 +16,10 @@ from typing import Any
 
 from ..costs import CostMiss
 from ..execution.scenario import Outcome, Scenario, Stage, execute, load_scenario, lowered
+from ..files.reading import PathLike
 from ..ground.errors import OutOfMemoryError, refuse
 from ..ground.units import PS_PER_SECOND
 from ..lowering import Prepared
-from ..lowering.origins import HostOrigins
 from ..lowering.symmetry import Expanded, Symmetry
 from ..nouns.draws import Draws, draws_problems
 from ..nouns.trace import DeviceMemory, Overflow
@@ -31,7 +30,7 @@ from .measures.hosts import Hosts, HostUse, Idle
 from .measures.path import CriticalPath, Segment
 from .measures.pipeline import PipelineUse
 from .measures.section import Facts, Section, Step, parts_in_order, sections_of
-from .measures.spread import SplitCost, Splits, Synchronisation
+from .measures.spread import SplitCost, Splits
 from .measures.throughput import Throughput
 from .measures.training import Training
 from .measures.usage import LIVE_SHOWN, Devices, DeviceUse, Links, LinkUse, Memory
@@ -210,19 +209,9 @@ class Report(Step):
         return self.outcome.stages
 
     @property
-    def assumptions(self) -> tuple[str, ...]:
-        """Sentences on how gradients are synchronised and what collectives rest on."""
-        return self[Synchronisation].assumptions
-
-    @property
     def hosts(self) -> tuple[HostUse, ...]:
         """The threads that dispatch ops."""
         return self[Hosts].uses
-
-    @property
-    def host_origins(self) -> HostOrigins | None:
-        """Where the times of hosts come from."""
-        return self.outcome.hosts
 
     @property
     def symmetry(self) -> Symmetry | Expanded | None:
@@ -324,7 +313,7 @@ def _merge(figures: Json, entries: Mapping[str, Any]) -> None:
 
 
 def run(
-    scenario: Scenario | str | os.PathLike[str] | Mapping[str, Any],
+    scenario: Scenario | PathLike | Mapping[str, Any],
     prepared: Prepared | None = None,
     draws: int = 0,
     seed: int = 0,

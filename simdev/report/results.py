@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..files.reading import MAX_TEXT, MAX_VALUES, read_source, text_of
 from ..ground.errors import InputError, install_line, reason_of
-from ..ground.units import PS_PER_SECOND, format_bytes, format_number, format_seconds
+from ..ground.units import PS_PER_SECOND, format_bytes, format_number, format_ps
 from .measures.section import Facts
 from .measures.throughput import COSTS
 from .table import BYTES, NUMBER, RATE, SHARE, TEXT, TIME, Json, Ranking, ranking
@@ -202,7 +202,7 @@ class _Sweep:
             values = [f"{_short(name)} {best[name]}" for name in self.fields]
             # Where nothing was set, its scenario.
             yield "best", ", ".join(values) or PurePath(str(best["scenario"])).name
-            yield "its step", format_seconds(best["step_time_s"] / PS_PER_SECOND)
+            yield "its step", format_ps(best["step_time_s"])
             for name in ("samples_per_s", "tokens_per_s"):
                 if best.get(name) is not None:
                     yield name.removesuffix("_per_s") + "/s", format_number(best[name])

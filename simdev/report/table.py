@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from ..ground.errors import printable
-from ..ground.units import PS_PER_SECOND, format_bytes, format_seconds
+from ..ground.units import PS_PER_SECOND, format_bytes, format_ps
 from ..nouns.taskgraph import Floats
 
 TEXT, COUNT, TIME, BYTES, LIMIT, RATE, SHARE, CHANGE, NUMBER, BAR, DETAIL = (
@@ -37,7 +37,7 @@ NAME_WIDTH, LEAST_WIDTH = 44, 8  # of a column of texts, where a table has to fi
 
 _FORMATS: Mapping[str, Callable[[Any], str]] = {
     COUNT: "{:,}".format,
-    TIME: lambda ps: format_seconds(ps / PS_PER_SECOND),
+    TIME: format_ps,
     BYTES: format_bytes,
     LIMIT: format_bytes,
     SHARE: "{:.1%}".format,

@@ -37,9 +37,9 @@ from ..lowering.symmetry import Symmetry
 from ..nouns.fabric import LINK_QUEUES
 from ..nouns.graph import Graph, Op
 from ..nouns.strategy import Order, Strategy, Sync
-from ..nouns.taskgraph import COLLECTIVE, DISPATCH, Ints, TaskGraph
+from ..nouns.taskgraph import COLLECTIVE, DISPATCH, Bools, Ints, TaskGraph
 from ..nouns.trace import Trace
-from .measures.spans import Bools, computing_mask, transfer_mask
+from .measures.spans import computing_mask, transfer_mask
 from .measures.usage import Carrier, carriers
 from .report import Report, run
 
@@ -267,7 +267,9 @@ def _cases(subject: _Subject, kinds: Mapping[str, str] | None) -> Iterator[_Case
     yield from _devices(subject)
     yield from _queues(subject) if subject.lowered is None else _links(subject, subject.lowered)
     yield from _classes(subject, kinds)
-    yield from _hosts(subject)
+    dispatches = subject.trace.task_graph.of_kind(DISPATCH)
+    if dispatches.any():  # all threads at once
+        yield _shorter(subject, dispatches, "hosts", "all")
 
 
 def _shorter(
@@ -323,13 +325,6 @@ def _classes(subject: _Subject, kinds: Mapping[str, str] | None) -> Iterator[_Ca
     collectives = task_graph.of_kind(COLLECTIVE) & ~tasks.flow
     if collectives.any():
         yield _shorter(subject, collectives, "op class", "collectives")
-
-
-def _hosts(subject: _Subject) -> Iterator[_Case]:
-    """The threads that dispatch, all at once: every dispatch takes its share of the time."""
-    dispatches = subject.trace.task_graph.of_kind(DISPATCH)
-    if dispatches.any():
-        yield _shorter(subject, dispatches, "hosts", "all")
 
 
 def _queues(subject: _Subject) -> Iterator[_Case]:

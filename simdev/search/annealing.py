@@ -18,7 +18,7 @@ from numpy.random import Generator
 
 from ..nouns.taskgraph import Floats, Ints
 from ..oracle import Oracle
-from .chains import Chain, Round, begun, run_chains
+from .chains import Chain, run_chains
 from .features import neighbours
 from .kernels import Columns
 from .kernels.clusters import Growth, grow
@@ -86,7 +86,7 @@ class Cooling:
     movable: Ints
     hot: float
 
-    def advance(self, trial: Trial, chain: Chain, phase: Any) -> None:
+    def advance(self, trial: Trial, chain: Chain) -> None:
         """From hot to cold over the whole budget of a round."""
         moves = self.kind(trial, self.movable, chain.memory)
         walk = trial.walk(chain.where, known=True)
@@ -123,9 +123,8 @@ def anneal(trial: Trial, kind: Kind, races: int, racing: float, rounds: int) -> 
         return
     hot = mean_change(trial, trial.walk(start), movable)
     if trial.chaining.count > 1:
-        chains = begun(trial, [start], trial.best.base_rank)
-        stages = [Round(length / sum(STAGES)) for length in STAGES]
-        run_chains(trial, Cooling(kind, movable, hot), chains, stages)
+        shares = [length / sum(STAGES) for length in STAGES]
+        run_chains(trial, Cooling(kind, movable, hot), [start], trial.best.base_rank, shares)
         return
     moves, part = kind(trial, movable, None), (1.0 - racing) / rounds
     for number in range(races):

@@ -11,7 +11,7 @@ from itertools import repeat
 import numpy as np
 
 from ..ground.errors import InputError
-from .chains import Chain, Round, begun, run_chains
+from .chains import Chain, run_chains
 from .fitting import repair
 from .sampling import EXPLORE, best_of, explored, frequencies, mixed, sampled, uniform
 from .space import alone, rank_of
@@ -62,8 +62,7 @@ def greedy(trial: Trial) -> None:
     if start is None:
         return
     if trial.chaining.count > 1:
-        chains = begun(trial, [start], trial.best.base_rank)
-        run_chains(trial, Sweeping(), chains, repeat(Round()))
+        run_chains(trial, Sweeping(), [start], trial.best.base_rank, repeat(1.0))
         return
     walk = trial.walk(start)
     while _sweep(trial, walk):
@@ -83,7 +82,7 @@ def _sweep(trial: Trial, walk: Walk) -> bool:
 class Sweeping:
     """Greedy search in chains (a Walker): each sweeps in an order of its own."""
 
-    def advance(self, trial: Trial, chain: Chain, phase: object) -> None:
+    def advance(self, trial: Trial, chain: Chain) -> None:
         """One sweep."""
         walk = trial.walk(chain.where, known=True)
         try:

@@ -12,10 +12,9 @@ from typing import Literal, Self
 
 import numpy as np
 from numpy.random import Generator
-from numpy.typing import NDArray
 
 from ..ground.errors import InputError
-from ..nouns.taskgraph import Floats, Ints
+from ..nouns.taskgraph import Bools, Floats, Ints
 from .learners import bounded
 from .space import Rank, rank_of
 from .trial import Trial, rounds
@@ -63,7 +62,7 @@ class Decoder:
     """
 
     name: str
-    allowed: NDArray[np.bool_]
+    allowed: Bools
 
     @property
     def width(self) -> int:

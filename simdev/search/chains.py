@@ -45,20 +45,10 @@ class Chain:
 class Walker(Protocol):
     """A method in chains. It is pickled once, with what does not change."""
 
-    def advance(self, trial: Trial, chain: Chain, phase: Any) -> None:
+    def advance(self, trial: Trial, chain: Chain) -> None:
         """Go on until the budget of ``trial`` is spent (SpentError may pass), or until the round is
         over, and leave the chain as it is then. Random numbers are the chain's.
         """
-
-
-@dataclass(frozen=True, slots=True)
-class Round:
-    """A share of what is left of the budget when chains begin (None: all that is left by now), and
-    what a walker is told of it.
-    """
-
-    share: float | None = None
-    phase: Any = None
 
 
 @dataclass(slots=True)
@@ -79,7 +69,7 @@ class _Task:
         self._problem, self._walker, self._interrupted = problem, walker, False
 
     def advance(
-        self, chain: Chain, phase: Any, limit: int | None, seconds: float | None, rank: Rank
+        self, chain: Chain, limit: int | None, seconds: float | None, rank: Rank
     ) -> _Advanced:
         """A chain's part of a round; ``rank`` is the best of the search before it."""
         advanced = _Advanced(chain)
@@ -91,7 +81,7 @@ class _Task:
         trial.best.rank = trial.best.base_rank = rank
         try:
             with suppress(SpentError):
-                self._walker.advance(trial, chain, phase)
+                self._walker.advance(trial, chain)
         except KeyboardInterrupt:  # what was found by now is kept, also of the chains before
             advanced.interrupted = self._interrupted = True
         advanced.best, advanced.evaluations = trial.best, budget.evaluations
@@ -99,11 +89,11 @@ class _Task:
         return advanced
 
 
-def begun(trial: Trial, where: Iterable[Any], rank: Rank) -> list[Chain]:
-    """The chains that the trial asks for, each with random numbers of its own; they begin at
-    ``where`` in turn.
+def _begun(trial: Trial, places: Sequence[Any], rank: Rank) -> list[Chain]:
+    """The chains that the trial asks for, each with random numbers of its own; they begin at the
+    places in turn.
     """
-    places, count = list(where), trial.chaining.count
+    count = trial.chaining.count
     seeds = np.random.SeedSequence(trial.budget.seed, spawn_key=(count,)).spawn(count)
     return [
         Chain(np.random.default_rng(seed), deepcopy(places[number % len(places)]), rank)
@@ -112,24 +102,24 @@ def begun(trial: Trial, where: Iterable[Any], rank: Rank) -> list[Chain]:
 
 
 def run_chains(
-    trial: Trial, walker: Walker, chains: Sequence[Chain], rounds: Iterable[Round]
-) -> list[Chain]:
-    """Let the chains walk, round by round, until there is none left or all have ended; returns the
-    chains as they are then.
+    trial: Trial, walker: Walker, places: Sequence[Any], rank: Rank, shares: Iterable[float]
+) -> None:
+    """Let the chains that the trial asks for walk from ``places`` (as good as ``rank``) until all
+    have ended, or for so many rounds, each with a share of the budget that there is at first.
 
     Raises SpentError where the budget is used up, and KeyboardInterrupt once the best so far is
     kept.
     """
-    jobs, current = trial.chaining.n_jobs, list(chains)
+    jobs, current = trial.chaining.n_jobs, _begun(trial, places, rank)
     workers = Workers(_Task(trial.problem, walker), jobs, trial.budget)
     turns = -(-len(current) // min(working(jobs), len(current)))
-    for phase, evaluations, seconds in _limits(trial.budget, rounds):
+    for evaluations, seconds in _limits(trial.budget, shares):
         trial.budget.require()
-        cpu_seconds, rank = trial.budget.cpu_seconds, trial.best.rank
+        cpu_seconds, best = trial.budget.cpu_seconds, trial.best.rank
         seconds = None if seconds is None else seconds / turns
         pairs = zip(current, _dealt(evaluations, current), strict=True)
         answers: list[_Advanced] = workers.run(
-            "advance", [(chain, phase, limit, seconds, rank) for chain, limit in pairs]
+            "advance", [(chain, limit, seconds, best) for chain, limit in pairs]
         )
         for answer in answers:
             _keep(trial, answer, cpu_seconds)
@@ -138,28 +128,24 @@ def run_chains(
             raise KeyboardInterrupt
         current = exchanged([answer.chain for answer in answers])
         if all(chain.ended for chain in current):
-            return current
+            return
     trial.budget.require()
-    return current
 
 
-def _limits(
-    budget: Budget, rounds: Iterable[Round]
-) -> Iterator[tuple[Any, int | None, float | None]]:
-    """The phase of each round, and the evaluations and seconds that it may use (None: no limit):
-    its share of what was left of the budget when the first round began.
+def _limits(budget: Budget, shares: Iterable[float]) -> Iterator[tuple[int | None, float | None]]:
+    """The evaluations and seconds that each round may use (None: no limit): its share of what was
+    left of the budget when the first round began.
     """
     begun, begun_s, passed = budget.evaluations, budget.wall_seconds, 0.0
-    for step in rounds:
+    for share in shares:
         evaluations, seconds = None, None
-        passed = 1.0 if step.share is None else passed + step.share
-        passed = 1.0 if passed > 1.0 - ROUNDING else passed
+        passed = 1.0 if passed + share > 1.0 - ROUNDING else passed + share
         if budget.limit is not None:
             evaluations = begun + round((budget.limit - begun) * passed) - budget.evaluations
         if budget.seconds is not None:
             until_s = begun_s + (budget.seconds - begun_s) * passed
             seconds = max(until_s - budget.wall_seconds, 0.0)
-        yield step.phase, evaluations, seconds
+        yield evaluations, seconds
 
 
 def _dealt(evaluations: int | None, chains: Sequence[Chain]) -> list[int | None]:

@@ -1,6 +1,6 @@
-"""GraphFeatures: what a learner sees of a question, as arrays, by op and by group.
+"""Features of a question: its groups of ops as arrays, as learners see them.
 
-The published systems describe an op or a group by its type, its cost, its output sizes and shapes
+The published systems describe a group by its type, its cost, its output sizes and shapes
 and the edges to others (ColocRL, ICML 2017; HDP, ICLR 2018; Placeto, NeurIPS 2019). Nothing here
 knows how many nodes there are, so that a policy may be carried to another graph.
 
@@ -21,10 +21,10 @@ from numpy.typing import ArrayLike, NDArray
 
 from ..nouns.graph import PHASES, Op
 from ..nouns.semantics import SHIPPED, backward_of
-from ..nouns.structure import components, order_of, unit_of
-from ..nouns.taskgraph import Floats, Ints, Rows, distinct
+from ..nouns.structure import components, unit_of
+from ..nouns.taskgraph import Bools, Floats, Ints, Rows, distinct
 from ..oracle import Oracle
-from .space import able, allowed, persistent_bytes
+from .space import allowed, persistent_bytes
 
 VERSION = 1
 """Changes with the columns, and with what they mean: a policy fits the version that it was trained
@@ -40,7 +40,7 @@ _KIND = {kind: column for column, kind in enumerate(KINDS)}
 
 @dataclass(frozen=True, eq=False)
 class Nodes:
-    """The n nodes of a graph, which are its ops or groups of them, for D devices: a row each.
+    """The n nodes of a graph, which are the groups of an oracle, for D devices: a row each.
 
     ``kind`` [n, K] and ``phase`` [n, 3] count ops by KINDS and PHASES. ``seconds`` [n, D] is the
     time of all ops of a node on each device, 0 where it may not go; ``able`` [n, D] where it may.
@@ -60,7 +60,7 @@ class Nodes:
     kind: Floats
     phase: Floats
     seconds: Floats
-    able: NDArray[np.bool_]
+    able: Bools
     output_bytes: Floats
     shape: Floats
     persistent_bytes: Floats
@@ -105,40 +105,37 @@ class Nodes:
         yield ["order"], self.order
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class GraphFeatures:
-    """A question as arrays: ``ops``, and ``groups`` in the order of ``Oracle.groups``.
+def features_of(oracle: Oracle) -> Nodes:
+    """The groups of an oracle on its cluster, in their order, with the training state that is
+    counted.
 
-    ``kinds`` names the columns of ``Nodes.kind``, ``devices`` is their number D.
-    """
-
-    version: int
-    kinds: tuple[str, ...]
-    devices: int
-    ops: Nodes
-    groups: Nodes
-
-
-def features_of(oracle: Oracle) -> GraphFeatures:
-    """The features of an oracle's graph on its cluster, with the training state that is counted.
-
-    Where a node can go nowhere its row of ``able`` is False throughout. Raises InputError where
+    Where a group can go nowhere its row of ``able`` is False throughout. Raises InputError where
     costs cannot be told.
     """
-    graph, group_of = oracle.prepared.graph, np.array(unit_of(oracle.graph), np.int64)
-    names = [graph.ops[members[0]].colocate for members in oracle.groups]
-    first = [graph.ops[members[0]].name for members in oracle.groups]
-    labels = [name or op for name, op in zip(names, first, strict=True)]
-    alone = np.arange(len(graph.ops), dtype=np.int64)
-    may, edges = able(oracle.prepared), _edges(oracle, alone, len(alone))
-    # Program order decides where the edges do not, as it does in a step.
-    sequence = order_of(graph, alone.tolist())
-    ops = _nodes(oracle, [op.name for op in graph.ops], alone, may, edges, sequence)
+    ops, groups, count = oracle.prepared.graph.ops, oracle.groups, len(oracle.groups)
+    group_of, may = np.array(unit_of(oracle.graph), np.int64), allowed(oracle)
     source, target, size = group_edges(oracle)
-    cycles = components(len(labels), zip(source.tolist(), target.tolist(), strict=True))
-    sequence, may = np.argsort(cycles, kind="stable").tolist(), allowed(oracle)
-    groups = _nodes(oracle, labels, group_of, may, (source, target, size), sequence)
-    return GraphFeatures(VERSION, KINDS, len(oracle.cluster.devices), ops, groups)
+    cycles = components(count, zip(source.tolist(), target.tolist(), strict=True))
+    workspace, order = np.zeros(count), np.empty(count, np.int64)
+    np.maximum.at(workspace, group_of, np.array([op.workspace_bytes for op in ops], np.float64))
+    order[np.argsort(cycles, kind="stable")] = np.arange(count)
+    seconds = np.maximum(oracle.prepared.duration, 0) / 1e12
+    made = [sum(tensor.bytes for tensor in op.made) for op in ops]
+    return Nodes(
+        names=tuple(ops[members[0]].colocate or ops[members[0]].name for members in groups),
+        kind=_counts([_column(op.kind) for op in ops], len(KINDS), group_of, count),
+        phase=_counts([PHASES.index(op.phase) for op in ops], len(PHASES), group_of, count),
+        seconds=_sums(seconds, group_of, count) * may,
+        able=may,
+        output_bytes=_sums(made, group_of, count),
+        shape=_sums(np.array(list(map(_extents, ops))).reshape(-1, EXTENTS), group_of, count),
+        persistent_bytes=_sums(list(map(persistent_bytes, ops)), group_of, count),
+        workspace_bytes=workspace,
+        source=source,
+        target=target,
+        edge_bytes=size,
+        order=order,
+    )
 
 
 def neighbours(oracle: Oracle) -> Rows:
@@ -149,11 +146,22 @@ def neighbours(oracle: Oracle) -> Rows:
 
 
 def group_edges(oracle: Oracle) -> tuple[Ints, Ints, Floats]:
-    """Source, target and bytes of the edges between groups, as ``Nodes`` has them."""
-    return _edges(oracle, np.array(unit_of(oracle.graph), np.int64), len(oracle.groups))
+    """Source, target and bytes of the edges between different groups, sorted by source, then
+    target.
+    """
+    reads, count = oracle.prepared.reads, len(oracle.groups)
+    group_of = np.array(unit_of(oracle.graph), np.int64)
+    tensor, target = reads.consumers.owners(), group_of[reads.consumers.ids]
+    tensor, target = np.divmod(distinct(tensor * count + target), max(count, 1))
+    source = group_of[reads.producer[tensor]]
+    away = source != target
+    pairs, where = np.unique(source[away] * count + target[away], return_inverse=True)
+    size = np.bincount(where.ravel(), reads.bytes[tensor[away]], len(pairs)).astype(np.float64)
+    source, target = np.divmod(pairs, max(count, 1))
+    return source, target, size
 
 
-def ancestors_of(nodes: Nodes) -> NDArray[np.bool_]:
+def ancestors_of(nodes: Nodes) -> Bools:
     """By node and node [n, n], whether the second leads to the first: the transpose tells the
     descendants.
 
@@ -173,39 +181,6 @@ def ancestors_of(nodes: Nodes) -> NDArray[np.bool_]:
     return leads
 
 
-def _nodes(
-    oracle: Oracle,
-    names: Sequence[str],
-    node_of: Ints,
-    may: NDArray[np.bool_],
-    edges: tuple[Ints, Ints, Floats],
-    sequence: Sequence[int],
-) -> Nodes:
-    """The nodes to which the ops belong (``node_of``), the devices that they ``may`` go to, their
-    edges (``_edges``) and an order of them.
-    """
-    prepared, count = oracle.prepared, len(names)
-    ops, duration = prepared.graph.ops, prepared.duration
-    workspace, order = np.zeros(count), np.empty(count, np.int64)
-    np.maximum.at(workspace, node_of, np.array([op.workspace_bytes for op in ops], np.float64))
-    order[np.array(sequence, np.int64)] = np.arange(count)
-    return Nodes(
-        names=tuple(names),
-        kind=_counts([_column(op.kind) for op in ops], len(KINDS), node_of, count),
-        phase=_counts([PHASES.index(op.phase) for op in ops], len(PHASES), node_of, count),
-        seconds=_sums(np.maximum(duration, 0) / 1e12, node_of, count) * may,
-        able=may,
-        output_bytes=_sums([sum(tensor.bytes for tensor in op.made) for op in ops], node_of, count),
-        shape=_sums(np.array(list(map(_extents, ops))).reshape(-1, EXTENTS), node_of, count),
-        persistent_bytes=_sums(list(map(persistent_bytes, ops)), node_of, count),
-        workspace_bytes=workspace,
-        source=edges[0],
-        target=edges[1],
-        edge_bytes=edges[2],
-        order=order,
-    )
-
-
 def _column(kind: str) -> int:
     return _KIND.get(backward_of(kind) or kind, _KIND["other"])
 
@@ -219,30 +194,15 @@ def _extents(op: Op) -> tuple[int, ...]:
     return (*front, *((prod(rest),) if rest else ()), *padding)
 
 
-def _counts(columns: Sequence[int], width: int, node_of: Ints, count: int) -> Floats:
-    """How many ops of each node are of each of ``width`` columns."""
-    cells = node_of * width + np.array(columns, np.int64)
+def _counts(columns: Sequence[int], width: int, group_of: Ints, count: int) -> Floats:
+    """How many ops of each group are of each of ``width`` columns."""
+    cells = group_of * width + np.array(columns, np.int64)
     return np.bincount(cells, minlength=count * width).reshape(count, width).astype(np.float64)
 
 
-def _sums(values: ArrayLike, node_of: Ints, count: int) -> Floats:
-    """Values by op (any further axes), summed by node."""
+def _sums(values: ArrayLike, group_of: Ints, count: int) -> Floats:
+    """Values by op (any further axes), summed by group."""
     column = np.asarray(values, np.float64)
     sums = np.zeros((count, *column.shape[1:]))
-    np.add.at(sums, node_of, column)
+    np.add.at(sums, group_of, column)
     return sums
-
-
-def _edges(oracle: Oracle, node_of: Ints, count: int) -> tuple[Ints, Ints, Floats]:
-    """Source, target and bytes of the edges between different nodes, sorted by source, then
-    target.
-    """
-    reads = oracle.prepared.reads
-    tensor, target = reads.consumers.owners(), node_of[reads.consumers.ids]
-    tensor, target = np.divmod(distinct(tensor * count + target), max(count, 1))
-    source = node_of[reads.producer[tensor]]
-    away = source != target
-    pairs, where = np.unique(source[away] * count + target[away], return_inverse=True)
-    size = np.bincount(where.ravel(), reads.bytes[tensor[away]], len(pairs)).astype(np.float64)
-    source, target = np.divmod(pairs, max(count, 1))
-    return source, target, size

@@ -19,6 +19,7 @@ from math import isfinite, nan
 from reprlib import repr as brief
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
+from ..files.reading import PathLike
 from ..ground.errors import InputError, install_line, prefixed, refuse
 from ..ground.jobs import is_serial, require_joblib
 from ..ground.units import exact, parse_whole
@@ -35,7 +36,7 @@ class LearnerOptions:
 
     settings: Settings | object | None = None
     warm: str | None = None
-    policy: SavedPolicy | str | os.PathLike[str] | None = None
+    policy: SavedPolicy | PathLike | None = None
     train: bool = True
     n_jobs: int | None = None
 

@@ -366,20 +366,6 @@ def adjust(
     return Adjusted(free, original, runs, (), rule, tuple(map(float, weights)))
 
 
-__all__ = [
-    "PREPARATIONS",
-    "RULES",
-    "Adjusted",
-    "Grouped",
-    "adjust",
-    "colocate",
-    "coplace",
-    "forward",
-    "fuse",
-    "pair",
-    "prepare",
-]
-
 PREPARATIONS: Mapping[str, Callable[[Graph], Grouped]] = {
     "colocate": colocate,
     "coplace": coplace,

@@ -11,7 +11,6 @@ field of ``LearnerOptions`` in learners.py.
 
 from __future__ import annotations
 
-import os
 import platform
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -21,6 +20,7 @@ from numbers import Integral, Real
 from typing import Any, Protocol
 
 from ..execution.scenario import Scenario
+from ..files.reading import PathLike
 from ..ground.errors import InputError, prefixed
 from ..ground.jobs import is_serial, require_joblib
 from ..ground.version import __version__
@@ -34,7 +34,7 @@ from .policy import SavedPolicy, require_policy
 from .prepare import Adjusted
 from .prepare import prepare as make_smaller
 from .result import Result
-from .sampling import sampled, uniform
+from .sampling import anywhere
 from .space import IMPOSSIBLE, mean_ps, obstacles, rank_of
 from .trial import (
     ALONE,
@@ -75,7 +75,7 @@ def search(
     progress: Callable[[int], object] | None = None,
     settings: Settings | object | None = None,
     warm: str | None = None,
-    policy: SavedPolicy | str | os.PathLike[str] | None = None,
+    policy: SavedPolicy | PathLike | None = None,
     train: bool = True,
     n_jobs: int | None = None,
     chains: int | None = None,
@@ -374,8 +374,7 @@ def begin(trial: Trial) -> Ints | None:
     assert trial.best.base is not None  # it is the start
     start = trial.best.base[1]
     trial.adopt(column, start)
-    even = uniform(trial.problem.allowed)
-    rows = sampled(even, trial.budget.random.random((HANDFUL, len(even))))
+    rows = anywhere(trial.problem.allowed, trial.budget.random, HANDFUL)
     best = min(rank_of(oracle, trial.score_once(row)) for row in rows)
     return trial.problem.by_group(column)[0] if rank_of(oracle, start) < best else None
 

@@ -10,9 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
-from ..nouns.taskgraph import Floats, Ints
+from ..nouns.taskgraph import Bools, Floats, Ints
 from .space import Rank
 
 ELITE = 0.1  # share of the samples that a distribution follows (Gao, Chen, Li, 2018; recalled)
@@ -26,7 +25,7 @@ def explored(first: float, used: float) -> float:
     return first * (1.0 - used)
 
 
-def uniform(allowed: NDArray[np.bool_]) -> Floats:
+def uniform(allowed: Bools) -> Floats:
     """Equal chances of all devices that each group may go to, as ``space.allowed`` has them."""
     chance: Floats = allowed / allowed.sum(axis=1, keepdims=True)
     return chance
@@ -39,6 +38,12 @@ def sampled(chance: Floats, lucks: Floats) -> Ints:
     reached = (lucks * ends[:, -1])[..., None] >= ends
     placements: Ints = reached.sum(axis=-1)
     return placements
+
+
+def anywhere(allowed: Bools, random: np.random.Generator, *count: int) -> Ints:
+    """So many placements [*count, group] at random, on the devices that each group may go to."""
+    even = uniform(allowed)
+    return sampled(even, random.random((*count, len(even))))
 
 
 def likeliest(chance: Floats) -> Ints:
@@ -60,7 +65,7 @@ def frequencies(placements: Ints, devices: int) -> Floats:
 
     It minimises the cross-entropy to them (Rubinstein; Gao, Chen, Li, NeurIPS 2018, section 3.2).
     """
-    is_on: NDArray[np.bool_] = placements[..., None] == np.arange(devices)
+    is_on: Bools = placements[..., None] == np.arange(devices)
     chance: Floats = is_on.mean(axis=0)
     return chance
 

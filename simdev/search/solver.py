@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future, wait
 from math import inf, prod
-from threading import Event, Thread
+from threading import Thread
 from typing import Any, TypeVar
 
 import numpy as np
@@ -75,22 +76,16 @@ def attended(call: Callable[[], T], seconds: float = inf) -> T | None:
     It runs in a thread, and has to release the GIL. Nothing can stop it from outside: where it is
     waited for no more, it goes on unheard until it ends by itself, or the process does.
     """
-    answers: list[T] = []
-    failed: list[BaseException] = []
-    done, end = Event(), time.perf_counter() + seconds + GRACE
+    answer, end = Future[T](), time.perf_counter() + seconds + GRACE
 
     def run() -> None:
         try:
-            answers.append(call())
+            answer.set_result(call())
         except BaseException as error:  # raised below, in the thread that waits
-            failed.append(error)
-        finally:
-            done.set()
+            answer.set_exception(error)
 
     Thread(target=run, daemon=True).start()
-    while not done.wait(LOOK):
+    while wait([answer], LOOK).not_done:
         if time.perf_counter() > end:
             return None
-    if failed:
-        raise failed[0]
-    return answers[0]
+    return answer.result()

@@ -14,7 +14,6 @@ from dataclasses import replace
 from math import inf
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ..execution.period import follow_one_another
 from ..ground.errors import InputError
@@ -22,7 +21,7 @@ from ..lowering import Prepared
 from ..nouns.cluster import Cluster
 from ..nouns.graph import Graph, Op
 from ..nouns.structure import hands_out_parameters, longest_behind
-from ..nouns.taskgraph import Floats, Ints
+from ..nouns.taskgraph import Bools, Floats, Ints
 from ..oracle import Cost, Oracle
 
 NEVER = 1 << 62  # more than any step or excess
@@ -47,14 +46,14 @@ def choices(oracle: Oracle) -> tuple[Ints, ...]:
     return devices
 
 
-def allowed(oracle: Oracle) -> NDArray[np.bool_]:
+def allowed(oracle: Oracle) -> Bools:
     """Where each of ``oracle.groups`` may go [G, D]: where all its ops may, perhaps nowhere."""
     may = able(oracle.prepared)
     rows = [may[list(members)].all(axis=0) for members in oracle.groups]
     return np.array(rows, np.bool_).reshape(-1, may.shape[1])
 
 
-def able(prepared: Prepared) -> NDArray[np.bool_]:
+def able(prepared: Prepared) -> Bools:
     """By op and device, whether the op may go there: its cost is known, and no collective reads it
     elsewhere.
 

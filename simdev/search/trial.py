@@ -23,11 +23,10 @@ from math import inf
 from typing import Any, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ..ground.errors import DeadlockError, InputError
 from ..nouns.strategy import Strategy, resolve_placement
-from ..nouns.taskgraph import Ints
+from ..nouns.taskgraph import Bools, Ints
 from ..oracle import Cost, Oracle
 from .instance import Instance
 from .policy import Learned, SavedPolicy
@@ -167,7 +166,7 @@ class SearchProblem:
         return choices(self.oracle)
 
     @cached_property
-    def allowed(self) -> NDArray[np.bool_]:
+    def allowed(self) -> Bools:
         """``choices`` as a table [G, D]."""
         return allowed(self.oracle)
 

@@ -58,7 +58,7 @@ def executable() -> str | None:
 @contextmanager
 def visits(browser: Browser) -> Iterator[PageOf]:
     """What opens addresses as ``PageOf`` opens pages, until they are all closed."""
-    from waiting import HANGS
+    from waiting import PAGE_HANGS
 
     contexts, faults = [], list[str]()
 
@@ -76,7 +76,7 @@ def visits(browser: Browser) -> Iterator[PageOf]:
             color_scheme=scheme,
             reduced_motion="reduce",
         )
-        context.set_default_timeout(1000 * HANGS)
+        context.set_default_timeout(1000 * PAGE_HANGS)
         contexts.append(context)
         page = context.new_page()
         page.on("request", requested)

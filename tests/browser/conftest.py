@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from browsers import ARGS, NONE, PageOf, executable, pages_in, visits
-from waiting import HANGS
+from waiting import PAGE_HANGS
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -28,7 +28,7 @@ def browser() -> Iterator[Browser]:
 
     with sync_playwright() as playwright:
         started = playwright.chromium.launch(
-            executable_path=place, args=list(ARGS), timeout=1000 * HANGS
+            executable_path=place, args=list(ARGS), timeout=1000 * PAGE_HANGS
         )
         yield started
         started.close()

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from html import unescape
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +20,7 @@ from simdev.commands.explorer import widget
 from simdev.commands.explorer.door import METHODS, MODULE, ExploreState
 from simdev.commands.explorer.explorer import explorer_of
 from simdev.commands.server import respond
-from waiting import HANGS
+from waiting import HANGS, PAGE_HANGS
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -113,11 +114,13 @@ def test_strangers_learn_nothing(door: Door, status: int, headers: dict[str, str
     ],
 )
 def test_broken_requests_are_answered_with_their_reason(body: bytes, code: str) -> None:
-    reply = json.loads(respond(STATE, body, METHODS).body)
+    reply = json.loads(respond(state(), body, METHODS).body)
     assert reply["error"]["code"] == code
 
 
-STATE = ExploreState(explorer_of(NAME))
+@cache
+def state() -> ExploreState:
+    return ExploreState(explorer_of(NAME))
 
 
 def opened(browser: Browser, width: int, scheme: str) -> tuple[Page, list[str]]:
@@ -125,7 +128,7 @@ def opened(browser: Browser, width: int, scheme: str) -> tuple[Page, list[str]]:
     context = browser.new_context(
         viewport={"width": width, "height": 900}, color_scheme=scheme, reduced_motion="reduce"
     )
-    context.set_default_timeout(1000 * HANGS)
+    context.set_default_timeout(1000 * PAGE_HANGS)
     page = context.new_page()
     page.on("console", lambda message: faults.append(message.text))
     page.on("pageerror", lambda error: faults.append(str(error)))
@@ -145,7 +148,7 @@ def test_a_slider_simulates_anew(door: Door, browser: Browser, width: int, schem
     page.get_by_role("slider", name="Bandwidth of all links").press("End")
     page.get_by_text("tables follow").or_(page.get_by_text("% of the scenario")).first.wait_for()
     page.wait_for_function(f"text => {HEADLINE} !== text", arg=before)
-    expected = STATE.explorer.page({"bandwidth": 8}, tables=False)["headline"]
+    expected = state().explorer.page({"bandwidth": 8}, tables=False)["headline"]
     assert headline(page).startswith(expected)
     assert not list(serious_findings(page))
     assert not cut_parts(page)

@@ -15,6 +15,7 @@ from simdev.execution.scenario import Scenario, execute, graph_of, load_scenario
 from simdev.files import read_cluster
 from simdev.files.cluster import cluster_object, read_preset
 from simdev.nouns.graph import Op, Tensor
+from simdev.report.measures.disturbed import Disturbed
 
 LARGE: dict[str, Any] = {
     "graph": {"model": "gpt-1.7b", "layers": 4, "length": 512},
@@ -114,6 +115,21 @@ def test_files_name_stragglers() -> None:
     assert len(changed) == 2
     # It is written device by device, and read again.
     assert read_cluster(cluster_object(cluster)) == cluster
+    assert replace(cluster.without_stragglers, name=even.name) == even
+    assert even.without_stragglers is even
+
+
+def test_a_slow_link_has_the_step_of_sound_ones_beside_it() -> None:
+    question = {
+        "graph": {"model": "lenet", "batch": 64},
+        "cluster": {"preset": "dgx-h100", "slow": {"gpu:3 - nvswitch:0": 0.25}},
+        "strategy": {"short": "data-parallel", "devices": names(4)},
+    }
+    slow, even = run(question), run(question | {"cluster": {"preset": "dgx-h100"}})
+    assert even.get(Disturbed) is None
+    section = slow.get(Disturbed)
+    assert section is not None
+    assert section.undisturbed_ps == even.step_ps < slow.step_ps
 
 
 def test_a_link_is_named_by_its_ends() -> None:

@@ -353,3 +353,19 @@ def test_a_run_may_claim_nothing(tmp_path: Path, two_gpus: World) -> None:
         del run[claim]
     saved = read_run(run)
     assert saved.claims == {"trace_ps": None, "feasible": None}
+
+
+def test_a_profile_that_ships_is_read_again_only_where_it_was_written_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("simdev.files.profile.examples_folder", lambda: tmp_path)
+    ships, other = tmp_path / "profiles" / "p.jsonl", tmp_path / "p.jsonl"
+    ships.parent.mkdir()
+    for path in (ships, other):
+        path.write_text(json.dumps(ROW) + "\n")
+    before = read_profile(ships)
+    assert read_profile(ships) is before
+    assert read_profile(other) == before
+    assert read_profile(other) is not read_profile(other)
+    ships.write_text('{"v": 1, "header": {}}\n')
+    assert not read_profile(ships).rows

@@ -24,6 +24,7 @@ from simdev.report import Report
 
 V100, COSTS = read_preset("c4140-4x-v100"), CostModel(specs=(read_device("v100"),))
 WORDS, IMAGES = (32, 64, 256), (48, 3, 32, 32)
+FEW_WORDS = (32, 8, 256)  # a recurrent layer has ops for each
 HEADS = 4
 PARALLEL = Strategy(short="data-parallel")
 
@@ -144,7 +145,8 @@ MODELS = {
 
 @cache
 def graph_of(name: str) -> Graph:
-    shape = IMAGES if name in ("mean", "pool") else WORDS
+    few = FEW_WORDS if name in ("lstm", "gru", "rnn") else WORDS
+    shape = IMAGES if name in ("mean", "pool") else few
     step = torch.randn(shape), torch.zeros(shape[0], dtype=torch.int64)
 
     def loss(model: nn.Module, x: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:

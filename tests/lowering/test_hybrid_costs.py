@@ -129,5 +129,8 @@ def test_rungs_are_told() -> None:
     assert outcome.rel_err is not None
     assert outcome.rel_err < 0.2
     plain = execute(load_scenario({**scenario, "profile": []}))
-    assert (plain.rungs, plain.rel_err) == ({"roofline": 1.0}, None)
+    assert plain.rungs == {"roofline": 1.0}
+    # By datasheet products, most of the time, err by 0.10 and 0.12 as nothing is measured here.
+    assert plain.rel_err is not None
+    assert 0.22 < plain.rel_err < 0.32
     assert read_profile(scenario["profile"][0]).rows

@@ -83,6 +83,20 @@ def test_the_report_tells_what_splits_cost() -> None:
     assert "What splitting costs" in report._repr_html_()
 
 
+def test_a_slow_device_is_not_blamed_on_splitting() -> None:
+    machines = cluster("link", 2)
+    slow = replace(machines.devices[1], speed=0.5)
+    machines = replace(machines, devices=(machines.devices[0], slow))
+    strategy = Strategy(partition={"x": C({"sample": 2})})
+    even = run(Scenario(vgg_fc1(64), cluster("link", 2), COSTS, strategy)).splits
+    uneven = run(Scenario(vgg_fc1(64), machines, COSTS, strategy)).splits
+    for fast, mixed in zip(even, uneven, strict=True):
+        assert fast.whole_ps is not None
+        # Half of each op takes twice as long, and so does half of the unsplit op that it is.
+        assert mixed.summed_ps == pytest.approx(1.5 * fast.summed_ps, rel=1e-6)
+        assert mixed.whole_ps == pytest.approx(1.5 * fast.whole_ps, rel=1e-6)
+
+
 def test_fetched_bytes_are_told_of_their_reader() -> None:
     strategy = Strategy(partition={"x": C({"sample": 2}), "fc1": C({"n": 2})})
     rows = {

@@ -195,7 +195,7 @@ def test_steps_in_a_row_tell_their_wall_time_and_memory(monkeypatch: pytest.Monk
 def test_kernels_that_nobody_saw_are_not_told(monkeypatch: pytest.MonkeyPatch) -> None:
     from simdev.measure import operators
     from simdev.measure.capture import capture
-    from simdev.measure.operators import IDLE_REPEATS, Conditions, measure_operators
+    from simdev.measure.operators import IDLE_REPEATS, Conditions, OperatorRun
     from simdev.measure.torch_models.classifiers import mlp
 
     monkeypatch.setattr(operators, "thunks", lambda *_: [lambda: None])
@@ -207,9 +207,9 @@ def test_kernels_that_nobody_saw_are_not_told(monkeypatch: pytest.MonkeyPatch) -
     noise: Any = SimpleNamespace(medians=[0] * (IDLE_REPEATS + 1))
 
     def shown() -> list[dict[str, int]]:
-        rows, left_out, _ = measure_operators(
-            captured, timer, noise, Conditions("cuda", "gpu", 0.0), 0.0
-        )
+        run = OperatorRun(captured, timer, noise, Conditions("cuda", "gpu", 0.0), 0.0)
+        run.measure()
+        rows, left_out = run.rows()
         assert not left_out
         names = ("ws", "launches", "kernel_ns")
         return [{name: row[name] for name in names if name in row} for row in rows]

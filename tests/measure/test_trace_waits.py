@@ -17,8 +17,7 @@ from kineto import MATRIX, kernel, launch, operator, span, trace
 
 pytest.importorskip("torch")
 
-from kineto import simulated_us
-from simdev.measure import trace_step
+from kineto import simulated_us, trace_step
 
 
 class Machine:

@@ -214,6 +214,23 @@ def test_the_second_update_holds_what_the_first_one_left() -> None:
     assert use.allocated == 3 * 4 * MiB + 4 * MiB + 3 * 2 * MiB
 
 
+def test_states_take_the_room_that_the_first_step_left_behind() -> None:
+    """They are made with the first update. So they split the 30 MiB that the activations of the
+    first step have held, and those of the second step need room of their own.
+    """
+    weight = Tensor(12 * MiB, (3 * MiB,), "float32")
+    ops = (
+        Op("w", "parameter", param_bytes=12 * MiB, state_bytes=24 * MiB, time=0, outputs=(weight,)),
+        Op("f", inputs=("w",), outputs=(Tensor(30 * MiB),), time="1 us"),
+        Op("g", "back", "backward", ("f",), outputs=(Tensor(12 * MiB),), time="1 us"),
+        Op("u", "adam_update", "update", ("w", "g"), time="1 us"),
+    )
+    world = World.of(ops, gpu(), [0] * 4, Order("program"))
+    (use,) = allocator_use(traced(world, PYTORCH), steady=True)
+    weights, gradient, temporaries = 12 * MiB, 12 * MiB, 2 * 12 * MiB
+    assert use.reserved == weights + gradient + temporaries + 2 * 30 * MiB
+
+
 def make_case(tape: Tape) -> World:
     world = make_world(tape, ("fifo", "priority", "program"), QUEUES, TRANSFERS)
     kinds = ("op", "matmul", "adam_update", "linear")

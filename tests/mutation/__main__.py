@@ -2,14 +2,16 @@
 
     python -m tests.mutation --count 300 --seed 0
 
-Prints the score and the mutants that no test noticed. Results are kept in ``--folder``, and a later
-call goes on from there. ``--again TEXT`` runs anew those not noticed so far whose line of the
-output holds the text; with ``--compiled`` their kernels are compiled, as users run them.
+Prints the score and the mutants that no test noticed. Results are kept in ``--folder``, by the
+state of the modules, and a later call goes on from there. ``--again TEXT`` runs anew those not
+noticed so far whose line of the output holds the text; with ``--compiled`` their kernels are
+compiled, as users run them.
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import sys
 from collections import Counter
 from importlib import import_module
@@ -63,6 +65,12 @@ def paths() -> list[str]:
     ]
 
 
+def digest() -> str:
+    """The state of the modules: of others no result counts, nor which tests come by which lines."""
+    sources = b"".join((ROOT / path).read_bytes() for path in paths())
+    return hashlib.sha256(sources).hexdigest()[:8]
+
+
 def all_mutants() -> list[Mutant]:
     """Every fault that can be made, in the order of the modules."""
     return [
@@ -88,16 +96,17 @@ def main() -> int:
     parser.add_argument("--most", type=float, default=30.0, help="CPU seconds of tests a mutant")
     args = parser.parse_args()
     mutants = drawn(all_mutants(), args.count, args.seed)
-    args.folder.mkdir(parents=True, exist_ok=True)
+    folder = args.folder / digest()
+    folder.mkdir(parents=True, exist_ok=True)
     (compile_anew if args.compiled else interpret)()
     for path in paths():
         import_module(path.removesuffix(".py").removesuffix("/__init__").replace("/", "."))
-    known = results(args.folder)
+    known = results(folder)
     chosen = [mutant for mutant in mutants if is_due(mutant, known.get(mutant.key), args.again)]
-    trials = Trials(ROOT, args.folder, paths(), chosen, args.most)
+    trials = Trials(ROOT, folder, paths(), chosen, args.most)
     tests = [str(ROOT / "tests" / name) for name in TESTS]
     pytest.main(["-q", "-p", "no:cacheprovider", "-p", "no:xdist", *tests], plugins=[trials])
-    known = results(args.folder)
+    known = results(folder)
     ends = [known[mutant.key] for mutant in mutants if mutant.key in known]
     for end in ends:
         if end["end"] in UNNOTICED:

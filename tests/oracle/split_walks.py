@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import prod
 from typing import Any
 
 from simdev.nouns.semantics.registry import LEAF_ROLES as LEAVES
-from simdev.nouns.strategy import Configuration
+from simdev.nouns.strategy import Configuration, Order, Strategy
+from worlds.hosts import dispatched, with_hosts
 from worlds.sharded import Case, covered, devices_of, split_of
+from worlds.split_graphs import DEVICES
 from worlds.tape import Tape
 
 
@@ -22,6 +25,28 @@ def change(tape: Tape, case: Case, divided: bool) -> dict[str, Configuration]:
             time = "divided" if divided else None
             found[op.name] = Configuration(degrees, devices_of(tape, prod(degrees.values())), time)
     return found
+
+
+def make_split(tape: Tape) -> Case:
+    """A random strategy that the compiled path knows, on a cluster with hosts or in program
+    order.
+    """
+    case = covered(tape)
+    cluster = with_hosts(tape, case.cluster, "us")
+    cluster = cluster if tape.pick(True, True, True, False) else case.cluster
+    graph = dispatched(tape, case.graph, cluster, (0, 1, 2, 7), "us")
+    return Case(graph, cluster, replace(case.strategy, order=Order(tape.pick("fifo", "program"))))
+
+
+def turned(strategy: Strategy, by: int) -> Strategy:
+    """The strategy with each of its devices so many further on."""
+    names = {f"gpu:{d}": f"gpu:{(d + by) % DEVICES}" for d in range(DEVICES)}
+    partition = {
+        name: replace(one, devices=tuple(map(names.__getitem__, one.devices)))
+        for name, one in strategy.partition.items()
+    }
+    placement = {name: names[device] for name, device in strategy.placement.items()}
+    return replace(strategy, placement=placement, partition=partition)
 
 
 def make_walk(tape: Tape) -> tuple[Case, list[tuple[dict[str, Any], int]]]:

@@ -19,6 +19,7 @@ from simdev.nouns.cluster import Device
 from simdev.nouns.graph import Graph, Op
 from simdev.nouns.strategy import Strategy
 from simdev.oracle import Cost, Oracle
+from simdev.oracle.placements.moves import TAKEN_UP
 from simdev.search import METHODS
 from simdev.search.trial import Budget, SearchProblem, SpentError, Trial
 from worlds.clusters import joined, limited
@@ -143,11 +144,13 @@ def test_searches_find_the_same_with_limits(
     assert [searched(oracle, method, seed) for seed in range(3)] == with_limits
 
 
-def test_a_limit_cuts_a_replay_short(monkeypatch: pytest.MonkeyPatch):
+def test_a_limit_cuts_a_replay_short():
     """A device whose work alone exceeds the limit: nothing is simulated, and nothing accepted."""
     prepared = common.layered(300, 4, "half-duplex", seed=2)
     session = Oracle(prepared.graph, prepared.cluster).session(np.zeros(300, np.int64))
     assert session.propose(299, 1, session.cost.seconds / 2) is None
+    assert session._moves is not None
+    assert session._moves.base.columns.rows[TAKEN_UP] == 0
     with pytest.raises(InputError, match="nothing is proposed"):
         session.accept()
 

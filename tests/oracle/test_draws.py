@@ -170,7 +170,7 @@ def test_draws_do_not_depend_on_threads_processes_or_their_number() -> None:
     assert (draws_of(question, 7, 4).step_ps != few.step_ps).all()
     code = (
         "from simdev import run; d = run('alexnet-2x-gpu-staged', draws=7, seed=3).draws;"
-        "print(d.step_ps.tolist())"
+        "print(d.step_ps.tolist(), d.peaks.tolist())"
     )
     for hashes in "1", "2":
         environment = os.environ | {"PYTHONHASHSEED": hashes}
@@ -181,7 +181,7 @@ def test_draws_do_not_depend_on_threads_processes_or_their_number() -> None:
             text=True,
             check=True,
         )
-        assert answer.stdout.strip() == str(few.step_ps.tolist())
+        assert answer.stdout.strip() == f"{few.step_ps.tolist()} {few.peaks.tolist()}"
 
 
 def test_a_scenario_a_hundredth_slower_loses_every_draw() -> None:

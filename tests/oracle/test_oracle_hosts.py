@@ -14,13 +14,12 @@ from simdev.ground.errors import DeadlockError, InputError
 from simdev.nouns.cluster import QUEUES, TRANSFERS, Host
 from simdev.nouns.graph import Graph, Op
 from simdev.nouns.strategy import Configuration, Order
-from simdev.oracle import cost_of
-from simdev.oracle.splits.evaluator import SplitEvaluator
+from split_walks import make_split
 from worlds.clusters import joined, limited
 from worlds.costs import COSTS
-from worlds.hosts import dispatched, hosted, with_hosts
+from worlds.hosts import hosted
 from worlds.scenarios import World, column, expected, make_world, oracle_of
-from worlds.sharded import Case, covered
+from worlds.sharded import Case
 from worlds.tape import Tape, drawn
 
 
@@ -153,34 +152,6 @@ def test_repeated_steps_with_hosts_are_the_period():
 
 
 # Split ops
-
-
-def make_split(tape: Tape) -> Case:
-    """A random strategy that the compiled path knows, on a cluster with hosts or in program
-    order.
-    """
-    case = covered(tape)
-    cluster = with_hosts(tape, case.cluster, "us")
-    cluster = cluster if tape.pick(True, True, True, False) else case.cluster
-    graph = dispatched(tape, case.graph, cluster, (0, 1, 2, 7), "us")
-    return Case(graph, cluster, replace(case.strategy, order=Order(tape.pick("fifo", "program"))))
-
-
-@settings(max_examples=40)
-@given(st.binary(min_size=900, max_size=900).map(lambda content: make_split(Tape(content))))
-def test_split_ops_on_clusters_with_hosts(case: Case) -> None:
-    oracle = Oracle(case.graph, case.cluster, COSTS)
-    split = SplitEvaluator(oracle.prepared).start(case.strategy)
-    assert split is not None
-    full = oracle.trace(case.strategy)
-    cost = split.cost()
-    if cost is None:  # captured steps beside dispatches that wait: lowering answers
-        assert any(map(case.cluster.host_of, range(len(case.cluster.devices))))
-        assert oracle(case.strategy) == cost_of(full)
-        return
-    assert cost == cost_of(full)
-    assert split.step_ps() == full.end_ps
-    assert split.tasks == len(full.start)
 
 
 @settings(max_examples=15)

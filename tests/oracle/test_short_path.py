@@ -13,18 +13,14 @@ from simdev.ground.errors import InputError
 from simdev.nouns.cluster import Cluster, Device, Host, Link
 from simdev.nouns.graph import Graph
 from simdev.nouns.strategy import Configuration, Strategy
-from simdev.nouns.taskgraph import TRANSFER
 from simdev.oracle import cost_of
 from simdev.oracle.cost import WORSE
 from simdev.oracle.splits.evaluator import SplitEvaluator
-from simdev.oracle.splits.run import MORE, SENT_ALL
 from worlds.clusters import UNIT, devices, joined
 from worlds.costs import COSTS
 from worlds.graphs import op
 from worlds.scenarios import World, oracle_of
-from worlds.sharded import make_case
 from worlds.split_graphs import cluster, convolutions
-from worlds.tape import Tape
 
 
 def in_line() -> World:
@@ -129,24 +125,6 @@ def test_moves_stop_at_a_limit_and_not_before(queues: str) -> None:
         if rng.random() < 0.3:
             assert moves.rebase(moved, row, before) == step
             base = moved
-
-
-@pytest.mark.parametrize("queues", ["device", "egress", "link"])
-def test_loads_are_how_long_tasks_hold_each_queue(queues: str) -> None:
-    """Limits of runs rest on them: a queue that is held for less ends none."""
-    for seed in (5, 7, 10, 11, 14, 39):  # of the last two some sums are collectives
-        case = make_case(Tape(np.random.default_rng(seed).bytes(900)), (queues,))
-        oracle = Oracle(case.graph, case.cluster, COSTS)
-        split = SplitEvaluator(oracle.prepared).start(case.strategy)
-        if split is None:
-            continue
-        graph = oracle.trace(case.strategy).task_graph
-        held = np.zeros(len(graph.resources) + MORE, np.int64)
-        np.add.at(
-            held, graph.tasks.resources.ids, graph.tasks.duration[graph.tasks.resources.owners()]
-        )
-        held[len(graph.resources) + SENT_ALL] = graph.of_kind(TRANSFER).sum()
-        assert split._loads.tolist() == held.tolist()
 
 
 LAUNCH = Host("graph", launch="5 s")

@@ -8,7 +8,6 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -17,7 +16,6 @@ from simdev import Oracle
 from simdev.ground.errors import InputError
 from simdev.nouns.cluster import Host
 from simdev.nouns.strategy import Configuration, Order, Strategy
-from simdev.oracle.splits.evaluator import SplitStrategy
 from simdev.search.soap import flexflow
 from simdev.search.soap.layers import Layers
 from simdev.search.trial import Budget, SearchProblem, SpentError, Trial
@@ -79,26 +77,6 @@ def test_limits_beside_capacities_and_hosts(walk: tuple[Case, Moves], seed: int)
 @given(drawn(make_walk), st.integers(0, 1000))
 def test_many_walks_with_limits(walk: tuple[Case, Moves], seed: int) -> None:
     require_same(*walk, random.Random(seed), None)
-
-
-@settings(max_examples=6)
-@given(drawn(make_walk))
-def test_what_queues_are_held_for_is_kept_right(walk: tuple[Case, Moves]) -> None:
-    case, moves = walk
-    session = Oracle(case.graph, case.cluster, COSTS).session(case.strategy)
-    for changes, fate in moves:
-        try:
-            session.propose(changes)
-        except InputError:
-            continue
-        if fate == 0:
-            session.accept()
-        elif fate == 1:
-            session.reject()
-        kept = session._pending or session._split
-        if kept is not None and session._pending is None:
-            fresh = SplitStrategy(kept.blocks, session.strategy)
-            assert np.array_equal(kept._loads, fresh._loads)
 
 
 def flexflow_walks(seed: int, monkeypatch: pytest.MonkeyPatch) -> tuple[Any, ...]:

@@ -23,24 +23,12 @@ from split_walks import make_walk
 from worlds.clusters import limited
 from worlds.costs import COSTS
 from worlds.graphs import leaf, tensor
-from worlds.sharded import Case, covered
+from worlds.sharded import Case
 from worlds.split_graphs import cluster, convolutions, linears
 from worlds.tape import drawn
 
 # The compiled path knows no buckets.
 PARALLEL = Strategy(short="data-parallel", sync="all-reduce")
-
-
-@settings(max_examples=50)
-@given(drawn(covered))
-def test_the_short_way_is_the_long_way(case: Case) -> None:
-    oracle = Oracle(case.graph, case.cluster, COSTS)
-    split = SplitEvaluator(oracle.prepared).start(case.strategy)
-    assert split is not None
-    full = oracle.trace(case.strategy)
-    assert split.cost() == cost_of(full)
-    assert split.step_ps() == full.end_ps
-    assert split.tasks == len(full.start)
 
 
 def rebuilt(simulate: Callable[[Strategy], Cost], strategy: Strategy) -> Any:
@@ -102,28 +90,6 @@ def test_memory_is_told_where_there_is_a_limit(
             assert session.propose(changes) == expected
             if fate == 0:
                 session.accept()
-
-
-@settings(max_examples=12)
-@given(drawn(make_walk))
-def test_oracles_know_the_last_strategy(
-    walk: tuple[Case, list[tuple[dict[str, Any], int]]],
-) -> None:
-    case, moves = walk
-    oracle, strategy = Oracle(case.graph, case.cluster, COSTS), case.strategy
-    for changes, _ in moves:
-        partition = {
-            **strategy.partition,
-            **{name: one for name, one in changes.items() if one is not None},
-        }
-        strategy = replace(strategy, partition=partition)
-        expected = rebuilt(oracle.in_full, strategy)
-        if isinstance(expected, tuple):
-            with pytest.raises(InputError) as error:
-                oracle(strategy)
-            assert error.value.problems == expected
-        else:
-            assert oracle(strategy) == expected
 
 
 @pytest.fixture(scope="module")

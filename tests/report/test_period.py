@@ -20,7 +20,7 @@ from simdev.commands.server.state import ServerState
 from simdev.costs import CostModel
 from simdev.execution.check import check
 from simdev.execution.engine import ENGINES, simulate
-from simdev.execution.period import COUNTS, steady_state
+from simdev.execution.period import COUNTS, simulate_strategy, steady_state
 from simdev.execution.scenario import execute
 from simdev.ground.errors import DeadlockError
 from simdev.lowering import Prepared, iterated, lower_step
@@ -226,6 +226,36 @@ def test_a_device_that_waits_for_no_other_runs_ahead() -> None:
     assert "NOT STEADY" not in str(report)
 
 
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.lists(st.integers(0, 12), min_size=1, max_size=3), min_size=1, max_size=3))
+@example([[0]])
+@example([[10], [8, 5]])  # the second line ends last in the first two steps alone
+@example([[9], [10, 1], [7, 12]])
+def test_lines_of_devices_repeat_at_the_pace_of_the_slowest(lines: list[list[int]]) -> None:
+    """Each op has a device of its own but for the first of a line, which takes no time, as
+    transfers do.
+    """
+    ops, placement = list[Op](), dict[str, str]()
+    for line, times in enumerate(lines):
+        for at, ps in enumerate((0, *times)):
+            reads = (f"{line}/{at - 1}",) if at else ()
+            time = Fraction(ps, PS)
+            ops.append(Op(f"{line}/{at}", inputs=reads, outputs=(Tensor(0),), time=time))
+            placement[ops[-1].name] = f"{line}/{max(at, 1)}"
+    cluster = Cluster.all_to_all(
+        "lines",
+        [Device(name) for name in dict.fromkeys(placement.values())],
+        "parallel",
+        bandwidth=PS,
+    )
+    prepared = Prepared(Graph("lines", tuple(ops)), cluster, CostModel())
+    trace, _ = simulate_strategy(prepared, Strategy(placement), "compiled", "repeated")
+    steady = steady_state(trace)
+    assert steady is not None
+    if steady.repeats:
+        assert (steady.cycle, steady.period_ps) == (1, max(map(max, lines)))
+
+
 def told_of_one_step(report: Report) -> None:
     """The parts of a step add up to it, and what is counted is that of one step of many."""
     assert sum(report.blame.values()) == report.step_ps
@@ -299,7 +329,7 @@ def test_a_saved_run_knows_its_steps(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert "8 steps 0.0152693674 s" in capsys.readouterr().out
     saved.write_text(json.dumps(told | {"trace_ps": STEP_PS}))
     assert main(["check", str(saved)]) == 3
-    assert f"the steps are said to end at {STEP_PS} ps" in capsys.readouterr().out
+    assert f"the last release is said to be at {STEP_PS} ps" in capsys.readouterr().out
     saved.write_text(json.dumps(told | {"steps": 7}))
     assert main(["check", str(saved)]) == 2
     assert "steps: " in capsys.readouterr().err

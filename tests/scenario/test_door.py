@@ -39,7 +39,7 @@ LONG = {  # whose four runs take 7 to 30 s
     "resnet-50-4x-h100-data-parallel",
     "resnet-50-4x-h100-loader",
 }
-ALIKE = {  # whose parts another has, too: a profile on one core, a placement, a split
+ALIKE = {  # whose parts another has, too: a profile on one core, a placement, a split, LARGE
     "gnmt-4x-cpu",
     "bert-large-1x-cpu",
     "gnmt-1x-cpu",
@@ -49,6 +49,7 @@ ALIKE = {  # whose parts another has, too: a profile on one core, a placement, a
     "gpt2-small-1x-cpu",
     "inception-v3-1x-cpu",
     "inception-v3-branches-once-per-device",
+    "llama3-405b-16384x-h100",
     "nasnet-mobile-1x-cpu",
     "resnet-50-1x-cpu",
     "rnnlm-1x-cpu",

@@ -61,7 +61,7 @@ def test_no_placer_beats_the_optimum(graph):
 def test_no_network_beats_the_optimum(graph):
     oracle, best = enumerated(graph)
     for method in NETWORKS:
-        assert search(oracle, method, 20).cost.step_ps >= best
+        assert search(oracle, method, 10).cost.step_ps >= best
 
 
 @settings(max_examples=15)
@@ -74,7 +74,7 @@ def test_placers_find_room_where_there_is_room(graph):
     peaks = [max(free(list(one)).peaks) for one in product(range(2), repeat=len(free.groups))]
     tight = Oracle(graph, joined(2, memory=max(min(peaks) * 5 // 4, 1)))
     for method in ("m-topo", "m-etf", "m-sct", "heft", "critical-path", "greedy"):
-        found = search(tight, method, 500)
+        found = search(tight, method, 200)
         if found.cost.feasible:
             assert confirm(tight, found) == ()
         seen = [point.memory_excess for point in found.points]

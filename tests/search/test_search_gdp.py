@@ -53,7 +53,7 @@ def test_rows_tell_how_dear_transfers_are():
     ops = (Op("a", time="3 ps", outputs=(Tensor(3),)), Op("b", time="1 ps", inputs=("a",)))
     cluster = joined([Device("x", "x"), Device("y", "x")])
     oracle = Oracle(Graph("pair", ops), cluster)
-    begin = len(features_of(oracle).groups.columns)
+    begin = len(features_of(oracle).columns)
     read, sent, whole = inputs_of(oracle, 0).rows[:, begin : begin + 3].T
     assert read == pytest.approx([0, 3 / 4])
     assert sent == pytest.approx([3 / 6, 0])

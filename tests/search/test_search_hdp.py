@@ -30,7 +30,7 @@ REINFORCE = Reinforce(decay=0.9, entropy=0.0, failing_updates=0)
 
 
 def described(oracle: Oracle, scaled: bool = True) -> Ops:
-    return ops_of(oracle, features_of(oracle).groups, scaled)
+    return ops_of(oracle, scaled)
 
 
 def policy_of(oracle: Oracle, settings: Settings = TINY, loud: float = 1.5) -> Hierarchical:
@@ -193,7 +193,7 @@ def test_with_groups_frozen_it_is_colocrls_update():
     oracle = toy()
     settings = replace(TINY, groups=6, homing=1e4, entropy=2.0)
     policy = policy_of(oracle, settings, loud=1.0)
-    inputs = inputs_of(features_of(oracle).groups)
+    inputs = inputs_of(features_of(oracle))
     colocrl = Seq2Seq(inputs, allowed(oracle), settings, seed=5)
     policy.placer = colocrl.placer
     policy.described = lambda groupings: colocrl.rows().expand(len(groupings), -1, -1).detach()

@@ -84,7 +84,7 @@ def test_rewards_telescope(seed, penalty):
 
 def test_visits_are_in_topological_order_in_every_pass():
     oracle = random_oracle(1)
-    expected = np.argsort(features_of(oracle).groups.order).tolist()
+    expected = np.argsort(features_of(oracle).order).tolist()
     for order, same in (("topological", True), ("random", False)):
         env = make(oracle, passes=2, order=order)
         visits, over = [env.reset(seed=3)[1]["group"]], False
@@ -169,7 +169,7 @@ def test_the_length_of_an_observation_depends_on_the_devices_alone():
 def test_an_observation_tells_the_group_its_surroundings_and_its_pools(seed):
     """Everything beside the own features, by loops over a random graph with groups."""
     oracle = random_oracle(seed)
-    nodes, groups, devices = features_of(oracle).groups, len(oracle.groups), 3
+    nodes, groups, devices = features_of(oracle), len(oracle.groups), 3
     env = make(oracle, start="random")
     observation, info = env.reset(seed=seed)
     features = len(nodes.columns)
@@ -223,7 +223,7 @@ def reached(node: int, edges: list[tuple[int, int]]) -> set[int]:
 def test_a_reset_tells_the_graph_as_arrays(name):
     oracle = random_oracle(3)
     _, info = gymnasium.make(name, oracle=oracle).reset()
-    nodes = features_of(oracle).groups
+    nodes = features_of(oracle)
     assert info["nodes"] == pytest.approx(nodes.scaled())
     assert info["edges"].tolist() == [nodes.source.tolist(), nodes.target.tolist()]
     assert info["edge_bytes"] == pytest.approx(nodes.edge_bytes / nodes.edge_bytes.max())

@@ -52,7 +52,7 @@ def toy_policy(attention: str = "dot", barred: bool = False, loud: float = 1.5) 
     allowed = np.ones((6, 3), np.bool_)
     if barred:
         allowed[2, 0] = allowed[4, 1:] = False
-    groups = features_of(toy()).groups
+    groups = features_of(toy())
     settings = PlacerSettings(8, 4, attention, 2.0, forget=0.0, bound=5.0)
     policy = Seq2Seq(inputs_of(groups), allowed, settings, seed=3)
     with torch.no_grad():

@@ -65,7 +65,7 @@ def chances(
 
 @pytest.mark.parametrize("pooling", ["mean", "sum"])
 def test_renumbered_groups_get_the_same_chances(pooling: str):
-    nodes, random = features_of(chain(20)).groups, np.random.default_rng(0)
+    nodes, random = features_of(chain(20)), np.random.default_rng(0)
     devices, order = random.integers(3, size=20), random.permutation(20)
     visited = np.array([4, 11, 19])
     there = np.argsort(order)[visited]
@@ -78,7 +78,7 @@ def test_renumbered_groups_get_the_same_chances(pooling: str):
 
 def test_the_same_weights_place_twenty_groups_and_five_hundred():
     small, large = (
-        chances(features_of(chain(count)).groups, np.zeros(count, np.int64), np.array([count // 2]))
+        chances(features_of(chain(count)), np.zeros(count, np.int64), np.array([count // 2]))
         for count in (20, 500)
     )
     assert small.shape == large.shape == (1, 3)

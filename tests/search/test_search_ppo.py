@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from simdev.learn import rules
+from simdev.learn.settings import SpotlightSettings
 
 
 def tensor(*rows: object) -> torch.Tensor:
@@ -26,10 +27,16 @@ def chosen(logits: torch.Tensor, devices: torch.Tensor) -> torch.Tensor:
     return logits.log_softmax(1).expand(len(devices), -1, -1).gather(2, devices[..., None])[..., 0]
 
 
+def loss(*arguments: torch.Tensor, entropy: float = 0.0, penalty: float = 0.0) -> torch.Tensor:
+    settings = SpotlightSettings(clip=0.2, entropy=entropy, divergence=penalty)
+    return rules.ByStage(settings).loss(*arguments)
+
+
 def test_ratios_are_1_at_the_policy_that_sampled():
     logits, devices, advantages = sampled()
     log_chosen = chosen(logits, devices)
-    assert torch.equal(rules.ratios(log_chosen, log_chosen), torch.ones(40, 5).double())
+    ones = torch.ones(40, 5).double()
+    assert torch.equal(rules.climbed(log_chosen, log_chosen, ones, 0.2), ones)
     assert rules.divergence(log_chosen, log_chosen) == 0
     gain = rules.surrogate(log_chosen, log_chosen, advantages, 0.2)
     assert gain.item() == pytest.approx(5 * advantages.mean().item())
@@ -40,7 +47,7 @@ def test_the_first_gradient_is_that_of_the_policy_gradient():
     log_chosen = chosen(logits, devices)
     zero = torch.zeros_like(log_chosen)
     (ours,) = torch.autograd.grad(
-        rules.loss(log_chosen, log_chosen, zero, advantages, 0.2, penalty=0.5), logits
+        loss(log_chosen, log_chosen, zero, advantages, penalty=0.5), logits
     )
     reinforce = -(advantages * chosen(logits, devices).sum(1)).mean()
     (theirs,) = torch.autograd.grad(reinforce, logits)
@@ -82,7 +89,7 @@ def test_no_gradient_runs_through_the_old_policy():
     old, log_chosen = chosen(logits, devices), chosen(logits.detach(), devices)
     log_chosen.requires_grad_()
     zero = torch.zeros_like(old)
-    rules.loss(log_chosen, old, zero, advantages, 0.2, penalty=1.0).backward()
+    loss(log_chosen, old, zero, advantages, penalty=1.0).backward()
     assert logits.grad is None
 
 
@@ -102,5 +109,5 @@ def test_the_loss_counts_entropy_and_divergence():
     log_chosen, entropies = old + tensor([0.1, 0.0]), tensor([0.5, 0.25])
     gain = rules.surrogate(log_chosen, old, tensor(2.0), 0.2).item()
     kl = rules.divergence(log_chosen, old).item()
-    total = rules.loss(log_chosen, old, entropies, tensor(2.0), 0.2, entropy=0.1, penalty=3.0)
+    total = loss(log_chosen, old, entropies, tensor(2.0), entropy=0.1, penalty=3.0)
     assert total.item() == pytest.approx(-gain - 0.1 * 0.375 + 3.0 * kl)

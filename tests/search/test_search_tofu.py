@@ -324,7 +324,7 @@ def test_a_simulated_step_sends_what_the_model_says(graph):
     cluster = joined(2)
     coarse = Coarse(graph, cluster)
     plan = recursive(coarse, 2)
-    strategy = strategy_of(coarse, plan)
+    strategy = strategy_of(coarse, plan, Strategy())
     trace = Oracle(graph, cluster, COSTS).trace(strategy)
     sent = sum(int(n) for n, kind in zip(*columns(trace), strict=True) if kind == "transfer")
     assert sent <= plan.communication

@@ -40,7 +40,7 @@ def test_one_policy_learns_on_several_graphs_and_places_another():
 def test_the_same_seed_trains_the_same_policy_and_more_training_another():
     weights = [
         train("placeto", [toy(), toy()], budget, prepare=(), settings=SMALL).policy.weights
-        for budget in (30, 30, 60)
+        for budget in (15, 15, 30)
     ]
     name = "classify.weights.0"
     assert (weights[0][name] == weights[1][name]).all()

@@ -2,59 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from tempfile import gettempdir
 
-import psutil
-
 from clients import ROOT, Server, answered, library, placements, question, running, written
 from simdev.commands.server import Limits, ServerState
+from stuck import alive, stuck, trace, under_way, workers
 from waiting import HANGS, wait_until
 from worlds.server import ask, line
-
-STUCK = """
-import signal, sys
-from simdev.commands.server import METHODS, Limits, ServerState
-from simdev.commands.server.http import Patience, serve
-
-def trace(state, scenario, strategy=None):
-    state.admit(1.0)
-    if strategy == "deaf":  # to alarms, as a compiled loop is
-        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGALRM])
-    while strategy != "dead":
-        pass
-    signal.raise_signal(signal.SIGKILL)
-
-METHODS["trace"] = trace
-serve(ServerState(Limits(seconds=SECONDS, scenarios=2)), 0, sys.stdout, Patience(requests=9))
-"""
-"""A server whose traces take for ever."""
-
-
-def stuck(seconds: float) -> str:
-    return STUCK.replace("SECONDS", f"{seconds}")
-
-
-def trace(handle: str, strategy: str | None = None) -> bytes:
-    return line("trace", 7, scenario=handle, strategy=strategy)
-
-
-def workers(server: Server) -> list[psutil.Process]:
-    return psutil.Process(server.process.pid).children(recursive=True)
-
-
-@contextlib.contextmanager
-def under_way(server: Server, body: bytes, count: int) -> Iterator[list[object]]:
-    """So many clients that have sent a request and wait."""
-    with contextlib.ExitStack() as stack:
-        head = b"{HEAD}Content-Length: %d\r\n\r\n" % len(body)
-        yield [stack.enter_context(server.raw(head + body)) for _ in range(count)]
 
 
 def test_eight_endless_requests_hold_nobody_up_and_leave_with_their_clients() -> None:
@@ -94,7 +53,7 @@ def test_a_turn_that_does_not_come_is_told() -> None:
     with running("-c", stuck(4.0)) as server:
         handle = server.ask("load", scenario=question())["scenario"]
         with under_way(server, trace(handle, "deaf"), 6) as waiting:
-            codes = [answered(each)["error"]["code"] for each in waiting]  # type: ignore[arg-type]
+            codes = [answered(each)["error"]["code"] for each in waiting]
         assert set(codes) == {"too_late", "busy"}
 
 
@@ -130,12 +89,6 @@ def test_nothing_is_left_of_a_killed_server() -> None:
     assert not list(Path(gettempdir()).glob(f"{server.token_file.name}*"))
 
 
-def alive(process: psutil.Process) -> bool:
-    with contextlib.suppress(psutil.NoSuchProcess):
-        return process.status() != psutil.STATUS_ZOMBIE
-    return False
-
-
 def test_what_takes_too_long_by_a_guess_is_refused() -> None:
     state = ServerState()
     handle = ask(state, "load", scenario=question())["scenario"]
@@ -159,7 +112,7 @@ def test_sigterm_ends_what_is_under_way() -> None:
 
 
 def test_stdio_keeps_the_deadline() -> None:
-    program = stuck(HANGS).partition("\nserve(")[0]
+    program = stuck(HANGS).partition("\nstate = ")[0]
     program += """
 from simdev.commands.server.stdio import serve
 

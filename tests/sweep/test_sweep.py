@@ -282,6 +282,10 @@ def test_draws_tell_how_sure_the_order_is(here: Path) -> None:
     grid = {"graph.batch": [256, 128]}
     results = sweep(scenario, grid, journal="j", draws=30)
     assert sweep(scenario, grid, journal="j", draws=30).equals(results)
+    # Bit for bit, by however many processes they are drawn.
+    assert sweep(scenario, grid, n_jobs=2, draws=30).equals(
+        sweep(scenario, grid, n_jobs=1, draws=30)
+    )
     draws = run(scenario, draws=30).draws
     assert draws is not None
     columns = ["step_p10_s", "step_p50_s", "step_p90_s"]

@@ -8,7 +8,6 @@ simulate``.
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Mapping
 from dataclasses import replace
 from fractions import Fraction
@@ -42,7 +41,7 @@ LASTING = ("name", "source", "destination", "bytes")
 
 class Kept:
     """The part of the last timeline that does not depend on times, and the number under which pages
-    know it: its ``shape``. Not safe to use from several threads.
+    know it: its ``shape``.
     """
 
     def __init__(self) -> None:
@@ -65,8 +64,7 @@ class Kept:
 
 
 class Explorer:
-    """A scenario that is simulated under one setting after another; safe to ask from several
-    threads, which take turns.
+    """A scenario that is simulated under one setting after another.
 
     ``name`` is what pages call it, ``strategy`` what its file says of its strategy. With ``anew``
     the step is lowered for every setting, as ``simdev simulate`` does; answers are the same. Raises
@@ -81,7 +79,7 @@ class Explorer:
             scenario = replace(scenario, engine="compiled")
         self.scenario, self.name, self.strategy = scenario, name, strategy
         self.knobs = tuple(knobs_of(scenario))
-        self._lock, self._kept = threading.Lock(), Kept()
+        self._kept = Kept()
         # Noise and pauses are those of a step that is simulated whole.
         self._anew = anew or scenario.disturbances is not None
         self._prepared = prepare(scenario) if isinstance(scenario.graph, Graph) else None
@@ -121,13 +119,11 @@ class Explorer:
         times are left out where they are as in that answer (``Kept``). Raises SimdevError.
         """
         exact = checked(self.knobs, settings)
-        with self._lock:
-            outcome = self._outcome_of(exact)
-            scenario = outcome.scenario
-            report = analyze(outcome, replays=tables)
-            subject = Subject(self.name, report, scenario, strategy=self.strategy)
-            data = run_data(subject, tables=tables)
-            return data | {"timeline": self._kept.shortened(data["timeline"], shape)}
+        outcome = self._outcome_of(exact)
+        report = analyze(outcome, replays=tables)
+        subject = Subject(self.name, report, outcome.scenario, strategy=self.strategy)
+        data = run_data(subject, tables=tables)
+        return data | {"timeline": self._kept.shortened(data["timeline"], shape)}
 
     def _outcome_of(self, settings: Mapping[str, Fraction]) -> Outcome:
         timing = {name: value for name, value in settings.items() if name != MEMORY}

@@ -27,7 +27,7 @@ CODES = {
     "too_late": "A limit of time: --max-seconds of work (30), 10 s for the body of a request.",
     "unauthorized": "No token, or a wrong one (HTTP).",
     "forbidden": "Host or Origin is not this server on the loopback (HTTP).",
-    "busy": "256 requests or 256 MiB of them at once, or no turn in that time: ask again (HTTP).",
+    "busy": "256 requests or 256 MiB at once, no turn in that time, or the server ends (HTTP).",
     "died": "The process that worked on it died, perhaps out of memory (HTTP).",
     "internal": "A bug in simdev; its traceback is on stderr.",
 }

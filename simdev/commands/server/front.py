@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from math import inf
@@ -20,7 +20,7 @@ from typing import Any
 from ...files.reading import shown
 from .errors import RequestError
 from .protocol import METHODS, Methods, Reply, Request, answered, failure, read_request
-from .state import ServerState, unknown_scenario, unknown_session
+from .state import ServerState, unknown
 from .workers import HEAVY, LIGHT, WHOLE, Worker
 
 PARSED = 2**16  # bytes of a request up to which it is read here; a thread reads a longer one
@@ -36,21 +36,23 @@ class GoneError(Exception):
 
 
 class Front:
-    """Answers requests by workers, ``most`` at once; of one event loop. ``root`` leads to the first
-    worker.
+    """Answers requests by workers, ``most`` at once; of one event loop.
+
+    ``root`` leads to the first worker; ``is_lost`` says that it died, and that no more processes
+    can be made.
     """
 
     def __init__(
         self, state: ServerState, methods: Methods, root: socket.socket, most: int
     ) -> None:
         self.state, self.methods, self.most, self._link = state, methods, most, root
+        self.is_lost = False
         self._under_way = 0
         self._homes = OrderedDict[str, Worker]()
         self._others = set[Worker]()
-        self._retiring = set[asyncio.Task[None]]()
         self._turns, self._reading = asyncio.Semaphore(TURNS), asyncio.Semaphore(1)
-        self._root: asyncio.Task[Worker] | None = None
-        self._by_copies = Counter[tuple[str, str]]()
+        self._root: Worker | None = None
+        self._root_lock = asyncio.Lock()
         self._is_of_scenarios = methods is METHODS
         seconds = state.limits.seconds
         self._patience = None if seconds == inf else seconds
@@ -93,24 +95,27 @@ class Front:
             return await asyncio.to_thread(read_request, self.state, body, self.methods)
 
     def _direct(self, request: Request) -> Reply:
-        if request.method != "stats":
-            return answered(self.state, request)
-        rows = [self._row(handle) for handle in self._homes]
+        rows = [self._row(home) for home in self._homes.values() if not home.ended]
         here = {"scenarios": rows, "sessions": sum(row["sessions"] for row in rows)}
         stats = {"stats": lambda state: state.stats() | here}
-        return answered(self.state, request, stats)
+        return answered(self.state, request, {**self.methods, **stats})
 
-    def _row(self, handle: str) -> dict[str, Any]:
-        row = dict(self._homes[handle].row or {})
-        return row | {name: row[name] + self._by_copies[handle, name] for name in COUNTED}
+    def _row(self, home: Worker) -> dict[str, Any]:
+        row = dict(home.row or {})
+        return row | {name: row[name] + home.by_copies[name] for name in COUNTED}
 
     async def _passed_on(self, request: Request, body: bytes, leaving: Leaving) -> Reply:
         if self._is_of_scenarios and request.method == "load":
             return await self._load(body, leaving)
-        home = await self._home(request)
-        async with self._before(home.lock, leaving):
-            reply = await home.ask(body, LIGHT, self.state.limits.seconds)
-        return await self._by_copy(home, body, leaving) if reply.code == HEAVY else reply
+        home = await self._home(request, leaving)
+        home.users += 1
+        try:
+            async with self._before(home.lock, leaving):
+                reply = await home.ask(body, LIGHT, self.state.limits.seconds)
+            return await self._by_copy(home, body, leaving) if reply.code == HEAVY else reply
+        finally:
+            home.users -= 1
+            self._retire(home)
 
     async def _by_copy(self, home: Worker, body: bytes, leaving: Leaving) -> Reply:
         async with self._before(self._turns, leaving):
@@ -122,52 +127,53 @@ class Front:
             finally:
                 if before is not None and copy.row is not None:
                     for name in COUNTED:
-                        more = copy.row[name] - before[name]
-                        self._by_copies[before["scenario"], name] += more
+                        home.by_copies[name] += copy.row[name] - before[name]
                 self._dismiss(copy)
 
     async def _load(self, body: bytes, leaving: Leaving) -> Reply:
         async with self._before(self._turns, leaving):
-            worker = await self._copy_of_root()
+            async with self._before(self._root_lock, leaving):
+                worker = await self._copy_of_root()
             try:
                 reply = await self._attended(worker, body, leaving)
                 if not reply.code:
-                    self._settle(worker)
+                    self._make_home(worker)
                 return reply
             finally:
                 if worker in self._others:
                     self._dismiss(worker)
 
-    def _settle(self, worker: Worker) -> None:
-        """Make a worker the home of the scenario that it has loaded, where there is none yet."""
+    def _make_home(self, worker: Worker) -> None:
+        """Make a worker the home of the scenario that it has loaded, where there is none yet; the
+        homes used longest ago make room.
+        """
         assert worker.row is not None
         handle = worker.row["scenario"]
-        known = self._homes.get(handle)
-        if known is None or known.ended:
+        self._drop_dead()
+        if handle not in self._homes:
             self._homes[handle] = worker
             self._others.discard(worker)
         self._homes.move_to_end(handle)
         while len(self._homes) > self.state.limits.scenarios:
-            handle, home = self._homes.popitem(last=False)
-            for name in COUNTED:
-                del self._by_copies[handle, name]
+            _, home = self._homes.popitem(last=False)
             self._others.add(home)
-            retiring = asyncio.ensure_future(self._retire(home))
-            self._retiring.add(retiring)  # asyncio itself holds its tasks weakly
-            retiring.add_done_callback(self._retiring.discard)
+            self._retire(home)
 
-    async def _retire(self, home: Worker) -> None:
-        async with home.lock:  # what is under way is answered
+    def _drop_dead(self) -> None:
+        for name in [name for name, home in self._homes.items() if home.ended]:
+            self._homes.pop(name).end()
+
+    def _retire(self, home: Worker) -> None:
+        """End a process that is no home any more, once its requests are answered: copies of it that
+        are at work end with it.
+        """
+        if home in self._others and not home.users:
             self._dismiss(home)
 
-    async def _home(self, request: Request) -> Worker:
+    async def _home(self, request: Request, leaving: Leaving) -> Worker:
         """The process that has loaded what a request is about. Raises RequestError."""
         if not self._is_of_scenarios:
-            home = self._homes.get("")
-            if home is None or home.ended:
-                home = self._homes[""] = await self._copy_of_root()
-                self._others.discard(home)
-            return home
+            return await self._only_home(leaving)
         noun = "session" if "session" in request.params else "scenario"
         name = request.params[noun]
         if type(name) is not str:
@@ -175,18 +181,31 @@ class Front:
         handle = name.rpartition("-")[2]
         home = self._homes.get(handle)
         if home is None or home.ended:
-            raise unknown_session(name) if noun == "session" else unknown_scenario(name)
+            raise unknown(noun, name)
         self._homes.move_to_end(handle)
         return home
 
+    async def _only_home(self, leaving: Leaving) -> Worker:
+        """The home of a server that answers for one scenario, which the root has already."""
+        async with self._before(self._root_lock, leaving):
+            self._drop_dead()
+            if "" not in self._homes:
+                self._homes[""] = await self._copy_of_root()
+            return self._homes[""]
+
     async def _copy_of_root(self) -> Worker:
-        if self._root is None:
-            self._root = asyncio.ensure_future(Worker.of(self._link))
-        root = await asyncio.shield(self._root)
-        async with root.lock:
-            worker = await root.copy()
-        self._others.add(worker)
-        return worker
+        """A copy of the first worker, whose lock is held. Raises RequestError; without that worker
+        the server has to end, for nobody else can make the home of a scenario.
+        """
+        try:
+            if self._root is None:
+                self._root = await Worker.of(self._link)
+            return await self._root.copy()
+        except (OSError, EOFError, RequestError):
+            if self._root is not None and not self._root.ended:
+                raise
+            self.is_lost = True
+            raise RequestError("the server ends: its first process died", "died") from None
 
     async def _attended(self, worker: Worker, body: bytes, leaving: Leaving) -> Reply:
         """The whole answer of a worker, which ends where the client leaves. Raises GoneError."""

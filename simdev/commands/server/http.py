@@ -26,7 +26,7 @@ from tempfile import NamedTemporaryFile, gettempdir
 from typing import TYPE_CHECKING, TextIO
 
 from ...ground.ending import default_signals
-from ...ground.errors import InputError, install_line
+from ...ground.errors import InputError, SimdevError, install_line
 from .errors import RequestError
 from .front import Front, GoneError
 from .protocol import METHODS, Methods, Reply, failure, warm_up
@@ -97,22 +97,28 @@ def private_file(text: str, prefix: str, suffix: str = "") -> Iterator[str]:
 
     for stale in Path(gettempdir()).glob(f"{prefix}*"):
         _remove_stale(stale)
-    with (
-        # Who cleans the folder of temporary files may have been faster.
-        suppress(FileNotFoundError),
-        NamedTemporaryFile("w", prefix=prefix, suffix=suffix, encoding="utf-8") as file,
-    ):
-        flock(file, LOCK_EX)
-        file.write(text)
-        file.flush()
-        yield file.name
+    with NamedTemporaryFile(
+        "w", prefix=prefix, suffix=suffix, encoding="utf-8", delete=False
+    ) as file:
+        try:
+            flock(file, LOCK_EX)
+            file.write(text)
+            file.flush()
+            yield file.name
+        finally:
+            # Who cleans the folder of temporary files may have been faster.
+            Path(file.name).unlink(missing_ok=True)
 
 
 def _remove_stale(path: Path) -> None:
     """Remove a private file that is locked by nobody; an empty one may be about to be."""
     from fcntl import LOCK_EX, LOCK_NB, flock
 
-    with suppress(OSError), path.open("rb") as file:
+    def opened(name: str, flags: int) -> int:
+        # Another user may have put a pipe or a link there.
+        return os.open(name, flags | os.O_NONBLOCK | os.O_NOFOLLOW)
+
+    with suppress(OSError), open(path, "rb", opener=opened) as file:
         if os.fstat(file.fileno()).st_size:
             flock(file, LOCK_EX | LOCK_NB)
             path.unlink()
@@ -134,18 +140,21 @@ def serve_with(
     """Answer until SIGTERM, SIGINT or a client asks to stop; ``announce(url, token)`` is entered
     when clients may come, and left at the end.
 
-    Raises InputError where the port is taken or the packages are not installed.
+    Raises InputError where the port is taken or the packages are not installed, SimdevError where
+    the server had to end.
     """
     require_packages()
     token = secrets.token_hex(16)
     with _listening(port) as listener:
         port = listener.getsockname()[1]
-        root = start_root(service.state, service.methods, service.warm_up)
+        root = start_root(service.state, service.methods, service.warm_up, listener)
         front = Front(service.state, service.methods, root, patience.requests)
         server = _server(service, Door(front, token, port, patience), patience)
         _stop_on_sigterm(service.state)
         with announce(f"http://{LOOPBACK}:{port}/", token):
             server.run(sockets=[listener])
+        if front.is_lost:
+            raise SimdevError("the first process of the server died, perhaps out of memory")
 
 
 def require_packages() -> None:
@@ -261,6 +270,9 @@ class Door:
             return _reply(failure(RequestError(problem, "too_late")), 408, close=True)
         except RequestError as error:
             return _reply(failure(error), 503, close=True)
+        except asyncio.CancelledError:
+            problem = "the server ends, and this was not done in time"
+            return _reply(failure(RequestError(problem, "busy")), 503, close=True)
         except (ClientDisconnect, GoneError):
             return _reply(Reply(b""), 400, close=True)
         finally:
@@ -294,14 +306,14 @@ def _server(service: Service, door: Door, patience: Patience) -> Server:
     from starlette.routing import Route
     from uvicorn import Config, Server
 
-    from .connections import bounded
+    from .connections import Connection
 
     class Stoppable(Server):
         """Goes down also when a client has asked for it."""
 
         async def on_tick(self, counter: int) -> bool:
             """Look whether to stop; ten times a second."""
-            self.should_exit = self.should_exit or service.state.stopping
+            self.should_exit |= service.state.stopping or door.front.is_lost
             return await super().on_tick(counter)
 
         async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
@@ -309,10 +321,11 @@ def _server(service: Service, door: Door, patience: Patience) -> Server:
             await super().shutdown(sockets)
             door.front.end()
 
+    limits = {"most": patience.connections, "seconds": patience.head}
     pages = () if service.page is None else (_page_route(service, door.port),)
     config = Config(
         Starlette(routes=[Route("/", door.ask, methods=["POST"]), *pages]),
-        http=bounded(patience.connections, patience.head),
+        http=type("Limited", (Connection,), limits),
         loop="asyncio",
         ws="none",
         lifespan="off",

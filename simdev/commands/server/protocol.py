@@ -61,11 +61,12 @@ def respond(
     methods: Methods | None = None,
     parent: int | None = None,
 ) -> Reply:
-    """The reply to a request by one of the ``methods`` (None: METHODS), within the limit of time.
+    """The reply to a request by one of the ``methods`` (default: METHODS), within the limit of
+    time.
 
     ``parent``: the process without which this one ends, amid the work too. Raises HeavyError.
     """
-    request = None
+    request, methods = None, METHODS if methods is None else methods
     try:
         with Deadline(state.limits.seconds, parent):
             request = read_request(state, line, methods)
@@ -77,9 +78,9 @@ def respond(
         return failure(error, identity, state)
 
 
-def answered(state: ServerState, request: Request, methods: Methods | None = None) -> Reply:
-    """The reply that a method of ``methods`` (None: METHODS) gives. Raises whatever it raises."""
-    result = (METHODS if methods is None else methods)[request.method](state, **request.params)
+def answered(state: ServerState, request: Request, methods: Methods) -> Reply:
+    """The reply that one of the ``methods`` gives. Raises whatever it raises."""
+    result = methods[request.method](state, **request.params)
     body = _encoded({"id": request.identity, "result": result})
     most = state.limits.reply_bytes
     if len(body) > most:
@@ -110,14 +111,14 @@ def _encoded(reply: Mapping[str, Any]) -> bytes:
     return json.dumps(reply, allow_nan=False, separators=(",", ":")).encode("ascii")
 
 
-def read_request(state: ServerState, line: bytes, methods: Methods | None = None) -> Request:
+def read_request(state: ServerState, line: bytes, methods: Methods) -> Request:
     """The request that these bytes are. Raises RequestError, with the ``identity`` as far as
     known.
     """
     document = _parsed(state, line)
     identity = _identity(document)
     try:
-        return Request(identity, *_checked(document, METHODS if methods is None else methods))
+        return Request(identity, *_checked(document, methods))
     except RequestError as error:
         error.identity = identity
         raise
@@ -313,17 +314,13 @@ def _session(state: ServerState, scenario: Any, strategy: Any = OF_SCENARIO) -> 
 
 @contextmanager
 def _opened(state: ServerState, session: Any) -> Iterator[PlacementSession]:
-    """The session of a name, used by nobody else meanwhile; cut short it is closed, for nobody
-    knows how far it got.
-    """
+    """The session of a name; cut short it is closed, for nobody knows how far it got."""
     name = _require(session, "session", (str,), "text")
-    opened = state.session(name)
-    with opened.lock:
-        try:
-            yield opened.session
-        except LateError:
-            state.close(name)
-            raise
+    try:
+        yield state.session(name)
+    except LateError:
+        state.close(name)
+        raise
 
 
 def _propose(state: ServerState, session: Any, unit: Any, device: Any) -> Any:

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import os
 import stat
-import threading
 import time
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
+from itertools import chain
 from math import inf
 from pathlib import Path
 from secrets import token_hex
@@ -61,27 +61,15 @@ class Loaded:
     oracle: Oracle
 
 
-@dataclass(frozen=True, slots=True)
-class OpenSession:
-    """A session of a scenario, and the lock under which it is used."""
-
-    handle: str
-    session: PlacementSession
-    lock: threading.Lock = field(default_factory=threading.Lock)
-
-
-def unknown_scenario(handle: str) -> RequestError:
-    """The error of a scenario that is not there."""
-    return RequestError(f'scenario: "{handle}" is not loaded, or no longer', "unknown_scenario")
-
-
-def unknown_session(name: str) -> RequestError:
-    """The error of a session that is not there."""
-    return RequestError(f'session: "{name}" is not open, or no longer', "unknown_session")
+def unknown(noun: str, name: str) -> RequestError:
+    """The error of a "scenario" or a "session" of this name, which is not there."""
+    state = "open" if noun == "session" else "loaded"
+    return RequestError(f'{noun}: "{name}" is not {state}, or no longer', f"unknown_{noun}")
 
 
 class ServerState:
-    """Safe to use from several threads. Whatever was used longest ago makes room for the new.
+    """The memory of a process with a single thread; what was used longest ago makes room for the
+    new.
 
     ``root`` is the folder that scenario files must lie in (None: anywhere). ``stopping``: a client
     has asked to stop. ``at_once``: what by a guess takes more seconds is left to another process.
@@ -90,17 +78,15 @@ class ServerState:
     def __init__(self, limits: Limits = Limits(), root: str | None = None) -> None:
         self.limits, self.root = limits, root
         self.stopping, self.at_once = False, inf
-        self._lock = threading.Lock()
         self._scenarios = OrderedDict[str, Loaded]()
-        self._sessions = OrderedDict[str, OpenSession]()
+        self._sessions = OrderedDict[str, PlacementSession]()
         self._requests = self._errors = 0
         self._started = time.monotonic()
 
     def count(self, failed: bool) -> None:
         """Note one more request."""
-        with self._lock:
-            self._requests += 1
-            self._errors += failed
+        self._requests += 1
+        self._errors += failed
 
     def admit(self, seconds: float) -> None:
         """Raises RequestError for work that by a guess takes too long, and HeavyError for what is
@@ -119,48 +105,44 @@ class ServerState:
         """
         scenario = self._read(source)
         handle = fingerprint(scenario)
-        with self._lock:
-            if handle not in self._scenarios:
-                # An answer is remembered under its placement, of 8 bytes an op.
-                answer = 8 * len(graph_of(scenario).ops) + ANSWER_BYTES
-                oracle = oracle_of(scenario, min(CACHE_ENTRIES, CACHE_BYTES // answer))
-                self._scenarios[handle] = Loaded(handle, scenario, oracle)
-            self._scenarios.move_to_end(handle)
-            while len(self._scenarios) > self.limits.scenarios:
-                dropped, _ = self._scenarios.popitem(last=False)
-                for name in list(self._sessions):
-                    if self._sessions[name].handle == dropped:
-                        del self._sessions[name]
-            return self._scenarios[handle]
+        if handle not in self._scenarios:
+            # An answer is remembered under its placement, of 8 bytes an op.
+            answer = 8 * len(graph_of(scenario).ops) + ANSWER_BYTES
+            oracle = oracle_of(scenario, min(CACHE_ENTRIES, CACHE_BYTES // answer))
+            self._scenarios[handle] = Loaded(handle, scenario, oracle)
+        self._scenarios.move_to_end(handle)
+        while len(self._scenarios) > self.limits.scenarios:
+            dropped, _ = self._scenarios.popitem(last=False)
+            for name in self._sessions_of(dropped):
+                self.close(name)
+        return self._scenarios[handle]
 
     def scenario(self, handle: str) -> Loaded:
         """A loaded scenario. Raises RequestError."""
-        with self._lock:
-            if handle not in self._scenarios:
-                raise unknown_scenario(handle)
-            self._scenarios.move_to_end(handle)
-            return self._scenarios[handle]
+        if handle not in self._scenarios:
+            raise unknown("scenario", handle)
+        self._scenarios.move_to_end(handle)
+        return self._scenarios[handle]
 
     def open(self, loaded: Loaded, session: PlacementSession) -> str:
         """Remember a session; returns its name."""
-        with self._lock:
-            # The scenario is named for those who have to find its process.
-            name = f"{token_hex(4)}-{loaded.handle}"
-            # Another client's scenario may have taken the place of this one meanwhile.
-            if loaded.handle in self._scenarios:
-                self._sessions[name] = OpenSession(loaded.handle, session)
-            while len(self._sessions) > self.limits.sessions:
-                self._sessions.popitem(last=False)
+        # The scenario is named for those who have to find its process.
+        name = f"{token_hex(4)}-{loaded.handle}"
+        self._sessions[name] = session
+        while len(self._sessions) > self.limits.sessions:
+            self._sessions.popitem(last=False)
         return name
 
-    def session(self, name: str) -> OpenSession:
+    def session(self, name: str) -> PlacementSession:
         """An open session; its scenario counts as used. Raises RequestError."""
-        with self._lock:
-            if name not in self._sessions:
-                raise unknown_session(name)
-            self._sessions.move_to_end(name)
-            self._scenarios.move_to_end(self._sessions[name].handle)
-            return self._sessions[name]
+        if name not in self._sessions:
+            raise unknown("session", name)
+        self._sessions.move_to_end(name)
+        self._scenarios.move_to_end(name.rpartition("-")[2])
+        return self._sessions[name]
+
+    def _sessions_of(self, handle: str) -> list[str]:
+        return [name for name in self._sessions if name.endswith(handle)]
 
     def _read(self, source: Any) -> Scenario:
         """The scenario of a path, or of an object whose paths are relative to the working
@@ -177,48 +159,47 @@ class ServerState:
             self._admit_files(paths)
             document, folder = read_json(source), os.path.dirname(source)
         if isinstance(document, dict):
-            paths += _files(document, folder)
-            self._admit_files(paths)
+            # One by one: the last are named by files that may be opened only where they are
+            # admitted.
+            self._admit_files(chain(paths, _files(document, folder)))
         return load_scenario(source)
 
     def _admit_files(self, paths: Iterable[str]) -> None:
         """Raises InputError at the first path that may not be read, and RequestError."""
-        # Not all problems at once: later paths may be named by a file that is not to be opened.
+        length = 0
         for path in paths:
             reason = _fault(path, self.root)
             if reason:
                 raise InputError(f"{path}: {reason}")
-        self.admit(READ_SECONDS * sum(map(_length, paths)))
+            length += _length(path)
+            self.admit(READ_SECONDS * length)
 
     def close(self, name: str) -> None:
         """Forget a session."""
-        with self._lock:
-            self._sessions.pop(name, None)
+        self._sessions.pop(name, None)
 
     def stats(self) -> dict[str, Any]:
         """Counts, what is loaded (used longest ago first) and the limits."""
-        with self._lock:
-            return {
-                "requests": self._requests,
-                "errors": self._errors,
-                "uptime_s": time.monotonic() - self._started,
-                "scenarios": [self._row(loaded) for loaded in self._scenarios.values()],
-                "sessions": len(self._sessions),
-                "limits": asdict(self.limits),
-            }
+        return {
+            "requests": self._requests,
+            "errors": self._errors,
+            "uptime_s": time.monotonic() - self._started,
+            "scenarios": [self._row(loaded) for loaded in self._scenarios.values()],
+            "sessions": len(self._sessions),
+            "limits": asdict(self.limits),
+        }
 
     def row(self) -> dict[str, Any] | None:
         """The row of the scenario that was used last, as ``stats`` has it; None without one."""
-        with self._lock:
-            loaded = next(reversed(self._scenarios.values()), None)
-            return None if loaded is None else self._row(loaded)
+        loaded = next(reversed(self._scenarios.values()), None)
+        return None if loaded is None else self._row(loaded)
 
     def _row(self, loaded: Loaded) -> dict[str, Any]:
         return {
             "scenario": loaded.handle,
             "evaluations": loaded.oracle.evaluations,
             "cpu_seconds": loaded.oracle.cpu_seconds,
-            "sessions": sum(session.handle == loaded.handle for session in self._sessions.values()),
+            "sessions": len(self._sessions_of(loaded.handle)),
         }
 
 

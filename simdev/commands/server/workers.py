@@ -18,15 +18,16 @@ import signal
 import socket
 import struct
 import warnings
+from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import inf
 from typing import Any, NamedTuple, NoReturn
 
 from ...ground.ending import default_signals
 from .errors import HeavyError, RequestError
 from .protocol import Methods, Reply, respond
-from .state import ServerState, unknown_scenario
+from .state import ServerState, unknown
 
 AT_ONCE = 0.05  # seconds of a guess up to which a home answers by itself
 SLACK = 3.0  # seconds behind the deadline after which a worker that does not keep it is killed
@@ -49,23 +50,45 @@ class Note(NamedTuple):
 
 @dataclass(eq=False)
 class Worker:
-    """The front's end of a worker, whose requests wait for one another."""
+    """The front's end of a worker, whose requests wait for one another.
+
+    ``users`` counts the requests that need the process, waiting ones among them; ``by_copies`` is
+    what copies of it have added to the numbers of its ``row``.
+    """
 
     link: socket.socket
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
-    process: int
-    lock: asyncio.Lock
+    process: int = 0
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     row: dict[str, Any] | None = None
-    ended: bool = False
+    users: int = 0
+    by_copies: Counter[str] = field(default_factory=Counter)
+    _killed: bool = False
 
     @classmethod
     async def of(cls, link: socket.socket) -> Worker:
-        """The worker at the other end of a socket, once it says that it is there."""
+        """The worker at the other end of a socket, once it says that it is there. Raises OSError or
+        EOFError where it is not.
+        """
         reader, writer = await asyncio.open_connection(sock=link, limit=BUFFER)
-        worker = cls(link, reader, writer, 0, asyncio.Lock())
-        await worker._hear()
+        worker = cls(link, reader, writer)
+        try:
+            await worker._hear()
+        except BaseException:
+            worker.end()
+            raise
         return worker
+
+    @property
+    def ended(self) -> bool:
+        """Whether the process is gone, ended by the front or by itself."""
+        return self._killed or self.reader.at_eof()
+
+    def _require(self) -> None:
+        """Raises RequestError where the process ended while a request waited for it."""
+        if self.ended:
+            raise unknown("scenario", self.row["scenario"]) if self.row else _died()
 
     async def ask(self, body: bytes, order: bytes, seconds: float) -> Reply:
         """The reply to a request; the code HEAVY where the worker leaves it to a copy.
@@ -73,8 +96,7 @@ class Worker:
         Whatever cuts it short ends the worker, of which nobody would know what it says next. Raises
         RequestError where it died or did not answer within ``seconds`` and SLACK.
         """
-        if self.ended:
-            raise unknown_scenario((self.row or {}).get("scenario", ""))
+        self._require()
         try:
             self.writer.writelines((ORDER.pack(order, len(body)), body))
             async with asyncio.timeout(None if seconds == inf else seconds + SLACK):
@@ -84,28 +106,26 @@ class Worker:
             raise RequestError(f"not done within {seconds:g} s", "too_late") from None
         except (OSError, EOFError):
             self.end()
-            problem = "the process that worked on it died, perhaps out of memory"
-            raise RequestError(problem, "died") from None
+            raise _died() from None
         except BaseException:
             self.end()
             raise
 
     async def copy(self) -> Worker:
         """A worker that has loaded whatever this one has. Raises RequestError."""
-        link, other = socket.socketpair()
+        self._require()
         try:
-            socket.send_fds(self.link, [ORDER.pack(COPY, 0)], [other.fileno()])
-        except OSError:
-            link.close()
-            self.end()
-            raise RequestError("the process to be copied died", "died") from None
-        finally:
-            other.close()
-        link.setblocking(False)
-        try:
+            link, other = socket.socketpair()
+            with other:
+                link.setblocking(False)
+                socket.send_fds(self.link, [ORDER.pack(COPY, 0)], [other.fileno()])
             return await Worker.of(link)
+        except BrokenPipeError:
+            self.end()
+            raise _died() from None
         except (OSError, EOFError):
-            raise RequestError("the process to be copied died", "died") from None
+            problem = "no process could be made for it, perhaps for want of memory"
+            raise RequestError(problem, "died") from None
 
     async def _hear(self) -> Reply:
         note_bytes, body_bytes = LENGTHS.unpack(await self.reader.readexactly(LENGTHS.size))
@@ -115,9 +135,9 @@ class Worker:
 
     def end(self) -> None:
         """End the process, whatever it does."""
-        if self.ended:
+        if self._killed:
             return
-        self.ended = True
+        self._killed = True
         # Once its socket is at the end it is gone, and another may have its number.
         if self.process and not self.reader.at_eof():
             with contextlib.suppress(ProcessLookupError):
@@ -125,17 +145,26 @@ class Worker:
         self.writer.transport.abort()
 
 
+def _died() -> RequestError:
+    return RequestError("the process that worked on it died, perhaps out of memory", "died")
+
+
 def start_root(
-    state: ServerState, methods: Methods, warm_up: Callable[[], object]
+    state: ServerState,
+    methods: Methods,
+    warm_up: Callable[[], object],
+    listener: socket.socket,
 ) -> socket.socket:
     """Start a worker from this process, which has a single thread; returns the socket to it.
 
-    It calls ``warm_up`` first: its copies have whatever that loads.
+    It calls ``warm_up`` first: its copies have whatever that loads. It closes the ``listener``, so
+    that the port is free as soon as this process has ended.
     """
     link, other = socket.socketpair()
     child = _fork()
     if child == 0:
         link.close()
+        listener.close()
         with contextlib.suppress(Exception):
             warm_up()
         _work(other, state, methods)
@@ -162,8 +191,7 @@ def _fork() -> int:
 def _work(link: socket.socket, state: ServerState, methods: Methods) -> NoReturn:
     """Answer until the other end is closed; never returns, so that nothing of the parent runs."""
     try:
-        parent = os.getppid()
-        _say(link, Reply(b""), state)
+        parent = _begun(link, state)
         while True:
             head, handles, *_ = socket.recv_fds(link, ORDER.size, 1)
             if len(head) < ORDER.size:
@@ -171,17 +199,32 @@ def _work(link: socket.socket, state: ServerState, methods: Methods) -> NoReturn
             order, length = ORDER.unpack(head)
             if order != COPY:
                 _say(link, _answer(state, _received(link, length), methods, order, parent), state)
-                continue
-            if _fork() == 0:
+            elif _is_copy():
                 link.close()
-                link, parent = socket.socket(fileno=handles[0]), os.getppid()
-                _say(link, Reply(b""), state)
+                link = socket.socket(fileno=handles[0])
+                parent = _begun(link, state)
             else:
                 os.close(handles[0])
     except (OSError, EOFError):
         pass  # the front went away
     finally:
         os._exit(0)
+
+
+def _begun(link: socket.socket, state: ServerState) -> int:
+    """Say that this worker is there; returns the process that made it."""
+    # Service managers send SIGTERM to all processes; the front ends workers once all is answered.
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    _say(link, Reply(b""), state)
+    return os.getppid()
+
+
+def _is_copy() -> bool:
+    """Make a copy of this process; whether this is the copy."""
+    try:
+        return _fork() == 0
+    except OSError:
+        return False  # no more processes, or no memory: the front sees that there is no copy
 
 
 def _answer(state: ServerState, body: bytes, methods: Methods, order: bytes, parent: int) -> Reply:

@@ -10,7 +10,7 @@ here; the checker knows the bytes of each algorithm in its own way (``_known_tot
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property, partial
 from itertools import pairwise
@@ -63,14 +63,16 @@ class CollectiveCost:
 
     ``algorithm`` is "table", or the closed form (ring, tree, direct, hierarchical, p2p; "none"
     where nothing is sent). ``rung`` is as in op costs: measured, interpolated (between tables of
-    other ranks), fitted, or roofline (closed). ``rings`` is how many a node's ranks share the bytes
-    over; a single ring goes in their order, over whatever its routes are.
+    other numbers of ranks), fitted, or roofline (by the closed form). ``rings`` is the number of
+    rings that share the bytes; a single ring goes through the ranks in their order. ``tabled`` is
+    the share of the time that comes from measured tables.
     """
 
     seconds: Fraction
     algorithm: str
     rung: str
     rings: int = 1
+    tabled: float = field(default=0.0, compare=False)
 
     @property
     def ps(self) -> int:
@@ -82,8 +84,8 @@ class CollectiveCost:
 class CollectiveCall:
     """A collective among ``ranks`` (device indices, in the order of ranks).
 
-    Bytes are counted as by nccl-tests. ``chunks`` is into how many a broadcast or reduce along a
-    chain is cut (None: the number of least closed form).
+    ``size`` counts bytes as nccl-tests does. ``chunks`` is the number of chunks that a broadcast or
+    reduce along a chain is cut into (None: the number that makes the closed form shortest).
     """
 
     kind: str
@@ -95,7 +97,9 @@ class CollectiveCall:
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """An algorithm with its messages, over how many rings; of two levels these are told apart."""
+    """The messages of a collective under one algorithm, and the number of rings that they use. An
+    algorithm of two levels (within nodes, between nodes) also has its ``levels``.
+    """
 
     algorithm: str
     phases: Phases
@@ -104,12 +108,12 @@ class Form:
 
 
 class CollectiveModel:
-    """Collectives on a cluster; messages once followed over their routes are kept.
+    """The messages and times of collectives on a cluster. Routes of messages are followed once.
 
-    ``tables`` are those measured inside one of its nodes; where links have changed since, their
-    times change as these (``Crossing``). Where there is no table, ``algorithm`` says which closed
-    form counts: the fastest ("auto"), or that of rings or of trees. Simulations take the fastest;
-    the others are there to compare the forms (``docs/gallery/allreduce.py``).
+    ``tables`` were measured inside one node of the cluster; where its links have changed since, the
+    measured times are scaled with the links (``Crossing``). Without a table, ``algorithm`` chooses
+    the closed form: the fastest ("auto"), rings or trees. Simulations use "auto"; the others serve
+    to compare the forms (``docs/gallery/allreduce.py``).
     """
 
     def __init__(
@@ -128,10 +132,11 @@ class CollectiveModel:
         self._lanes: dict[Groups, tuple[Rings, ...]] = {}
 
     def form(self, call: CollectiveCall) -> Form:
-        """The messages of a collective; where there are several ways, those of least closed form.
+        """The messages of a collective, by the algorithm and rings of the shortest closed form.
 
-        Rings are one in the order of the ranks, or several over lanes of their own where these take
-        less. Raises InputError where a route is missing or an algorithm has no such form.
+        Rings are either a single one in the order of the ranks, or several that each have lanes of
+        their own. Raises InputError where a route is missing or the algorithm cannot do the
+        collective.
         """
         ways = self._ways(call)
         if len(ways) == 1:
@@ -139,28 +144,30 @@ class CollectiveModel:
         return self._least(call, ways, lambda form: self._seconds(form.phases))[1]
 
     def timed(self, call: CollectiveCall) -> tuple[CollectiveCost, Form]:
-        """The time of a collective, as measured inside a node, else of its fastest form; and that
-        form, whose parts inside nodes count as measured.
+        """The time of a collective, and its fastest form.
 
-        Raises InputError, as ``form`` does.
+        Within one node a measured table gives the time where there is one. Else the form does, its
+        parts within nodes by the tables. Raises InputError, as ``form`` does.
         """
         partly_measured = partial(self._partly_measured, groups=self._nodes(call.ranks))
         seconds, form = self._least(call, self._ways(call), partly_measured)
         algorithm = "p2p" if call.kind == "p2p" else form.algorithm
-        closed = CollectiveCost(seconds, algorithm, ROOFLINE, form.rings)
+        parts = self._parts(form, self._nodes(call.ranks))
+        tabled = sum(part for part, is_tabled in parts if is_tabled) / (seconds or 1)
+        closed = CollectiveCost(seconds, algorithm, ROOFLINE, form.rings, float(tabled))
         return self._inside(call) or closed, form
 
     def _inside(self, call: CollectiveCall) -> CollectiveCost | None:
-        """The time of a collective inside one node as measured; None where no table tells."""
+        """The measured time of a collective whose ranks are in one node; None without a table."""
         groups = self._nodes(call.ranks)
         return self._measured(call.kind, groups, call.size) if len(groups) == 1 else None
 
     def _names(self, call: CollectiveCall) -> tuple[str, ...]:
-        """The algorithms that a collective may take."""
+        """The names of the algorithms that may run a collective."""
         if call.algorithm != "auto":
             return (call.algorithm,)
         names = FASTEST[self.algorithm]
-        # Whatever the model: all at once.
+        # An all_to_all sends all at once, whichever closed form the model compares.
         if self.algorithm == "auto" or call.kind == "all_to_all":
             names = AS_LIBRARIES.get(call.kind, names)
         return names
@@ -174,11 +181,10 @@ class CollectiveModel:
     ) -> CollectiveCost:
         """The time of a collective among these devices (names or indices), in the order of ranks.
 
-        As measured inside a node, else by the fastest form. ``size`` is in bytes, as nccl-tests
-        counts them. The root of broadcast and reduce is the first device; p2p goes from the first
-        to the second. While the groups ``beside`` (device indices) run the same collective, what it
-        holds is busy for all of them: it takes longer by so much as the busiest of that is busier.
-        Raises InputError.
+        ``size`` is in bytes, as nccl-tests counts them. The root of broadcast and reduce is the
+        first device; p2p goes from the first to the second. The groups ``beside`` (device indices)
+        run the same collective at the same time: the collective then takes longer by the time for
+        which they occupy the busiest link or device that it uses. Raises InputError.
         """
         index = self.cluster.index
         ranks = tuple(index.get(d, UNKNOWN) if isinstance(d, str) else d for d in devices)
@@ -186,34 +192,39 @@ class CollectiveModel:
         if len(ranks) == 1:
             return CollectiveCost(Fraction(0), "none", ROOFLINE)
         call = CollectiveCall(collective, ranks, size, "auto")
-        # A table knows a group alone; beside others the closed form says how much they add.
+        # A table was measured with one group alone; the closed form tells how much others add.
         if not beside and (measured := self._inside(call)) is not None:
             return measured
         cost, form = self.timed(call)
         if not beside or self._is_private(ranks, form):
             return cost
         others = [CollectiveCall(collective, group, size, form.algorithm) for group in beside]
-        return replace(cost, seconds=cost.seconds + self._delay(form, others))
+        seconds = cost.seconds + self._delay(form, others)
+        tabled = cost.tabled * float(cost.seconds / (seconds or 1))
+        return replace(cost, seconds=seconds, tabled=tabled)
 
     def _delay(self, form: Form, others: Sequence[CollectiveCall]) -> Fraction:
-        """Seconds by which the busiest of what a form holds is busier for all together."""
+        """Seconds for which ``others`` lengthen the use of the busiest carrier (link, device) of a
+        form.
+        """
         alone = self.forms.busy(form.phases)
         together = alone.copy()
         for call in others:
-            if not self._fits(call, form.algorithm):  # their nodes hold unequally many of them
+            # The ranks of this group may be spread unevenly over nodes.
+            if not self._fits(call, form.algorithm):
                 call = replace(call, algorithm="ring")
             together += self.forms.busy(self.form(call).phases)
         ps = int(together[alone > 0].max(initial=0) - alone.max(initial=0))
         return Fraction(ps, PS_PER_SECOND)
 
     def _is_private(self, ranks: Group, form: Form) -> bool:
-        """Whether nobody else can hold what a form holds.
+        """Whether no transfer of other devices can use the links of a form.
 
-        Its links end at its ranks, or at adapters of these alone. It needs devices through which no
-        route passes.
+        So it is where each link ends at a rank, or at a network adapter that serves a single rank,
+        and where no route passes through a rank.
         """
         key = ranks, tuple(phase.messages for phase in form.phases)
-        if key not in self._private:  # whatever the size
+        if key not in self._private:  # the key has no size, which plays no part
             self._private[key] = not self.fabric.links_serve or self._meets_nobody(ranks, form)
         return self._private[key]
 
@@ -221,7 +232,7 @@ class CollectiveModel:
         devices, neighbours = self.cluster.devices, self.cluster.neighbours
         if any(devices[rank].transit for rank in ranks):
             return False
-        # An adapter counts as a rank's where it joins a single working device.
+        # An adapter belongs to a rank where it joins no other device that computes.
         private = set(ranks)
         for other in (other for rank in ranks for other in neighbours[rank]):
             works = sum(devices[d].runs_ops for d in neighbours[other])
@@ -238,16 +249,17 @@ class CollectiveModel:
 
     @cached_property
     def _ends(self) -> dict[int, tuple[int, int]]:
-        """By half-link the devices at its ends."""
+        """The two devices at the ends of each half-link."""
         around = enumerate(self.cluster.neighbours)
         return {half: (a, b) for a, others in around for b, half in others.items()}
 
     def _least(
         self, call: CollectiveCall, ways: Sequence[Way], seconds: Callable[[Form], Fraction]
     ) -> tuple[Fraction, Form]:
-        """The form of least time, the first of equals; those count for which there are routes.
+        """The fastest form among those whose messages all have routes, with its time; on a tie the
+        first.
 
-        Forms that even the fastest link would not carry in less are not looked at.
+        A form whose lower bound (``_at_least``) exceeds the best time so far is not timed.
         """
         best: tuple[Fraction, Form] | None = None
         refused: InputError | None = None
@@ -265,47 +277,52 @@ class CollectiveModel:
         return best
 
     def _at_least(self, form: Form) -> Fraction:
-        """Seconds that the messages of all rounds, one of each, take over the fastest link."""
+        """A lower bound of a form in seconds: one message of each round, over the fastest link."""
         if form.levels and self.tables:
-            return Fraction(0)  # what was measured inside nodes may beat this bound
+            return Fraction(0)  # measured times within nodes may be below this bound
         size = sum(phase.size * phase.round_count() for phase in form.phases)
         return size / self._fastest_link
 
     @cached_property
     def _fastest_link(self) -> Fraction:
-        # One of each kind: Fractions of thousands of links compare slowly.
+        # One half-link of each kind, for comparing Fractions of thousands of links is slow.
         alike = dict(zip(self.cluster.alike, self.cluster.half_links, strict=True)).values()
         return max((Fraction(half.link.bandwidth) for half in alike), default=UNLIMITED)
 
     def _partly_measured(self, form: Form, groups: Groups) -> Fraction:
-        """Seconds of a form, its levels inside nodes by table where there is one."""
+        """Seconds of a form, with the measured times of its levels within nodes where there are
+        tables.
+        """
+        return sum((seconds for seconds, _ in self._parts(form, groups)), Fraction(0))
+
+    def _parts(self, form: Form, groups: Groups) -> list[tuple[Fraction, bool]]:
+        """The seconds of each level of a form, and whether a measured table gives them. Where no
+        level has a table, the whole form is a single part.
+        """
         costs = [
             self._measured(level.collective, groups, level.size) if level.inside else None
             for level in form.levels
         ]
         if not any(costs):
-            return self._seconds(form.phases)
-        return sum(
-            (
-                cost.seconds if cost else self._seconds(level.phases)
-                for cost, level in zip(costs, form.levels, strict=True)
-            ),
-            Fraction(0),
-        )
+            return [(self._seconds(form.phases), False)]
+        return [
+            (cost.seconds if cost else self._seconds(level.phases), cost is not None)
+            for cost, level in zip(costs, form.levels, strict=True)
+        ]
 
     def _seconds(self, messages: Sequence[Phase]) -> Fraction:
         return Fraction(self.forms.closed(messages).ps, PS_PER_SECOND)
 
     def _ways(self, call: CollectiveCall) -> list[Way]:
-        """The algorithms that a collective may take (of several the ones that fit its ranks), each
-        with its rings.
+        """The algorithms that may run a collective, each with each of its choices of rings. A
+        single algorithm is taken as it is; of several, those that fit the ranks.
         """
         names = self._names(call)
         fitting = [name for name in names if len(names) == 1 or self._fits(call, name)]
         return [(name, rings) for name in fitting for rings in self._rings(call, name)]
 
     def _fits(self, call: CollectiveCall, name: str) -> bool:
-        """Whether an algorithm has a form of its own for these ranks."""
+        """Whether an algorithm can run a collective among its ranks, and differs from a ring."""
         if name == "hierarchical":
             groups = self._nodes(call.ranks)
             sizes = {len(group) for group in groups}
@@ -321,20 +338,24 @@ class CollectiveModel:
         return Form(name, messages, (), count)
 
     def _rings(self, call: CollectiveCall, name: str) -> list[tuple[Rings, ...]]:
-        """None (one ring in the order of the ranks), and those over lanes, equally many a node.
+        """The choices of rings: ``()`` is one ring in the order of the ranks; another has rings
+        over lanes of their own, equally many in each node.
 
-        Only where transfers wait for links: elsewhere several rings at once cost as much as one.
+        The latter are only tried where transfers wait for links: elsewhere several rings at once
+        cost as much as one.
         """
         if name not in RINGS or call.kind in ("all_to_all", "p2p") or not self.fabric.links_serve:
             return [()]
         groups = self._nodes(call.ranks) if name == "hierarchical" else (call.ranks,)
-        if groups not in self._lanes:  # whatever the size
+        if groups not in self._lanes:  # the size of messages plays no part
             self._lanes[groups] = tuple(lane_rings(self.cluster, group) for group in groups)
         lanes = self._lanes[groups]
         return [(), lanes] if lanes[0] and len({len(rings) for rings in lanes}) == 1 else [()]
 
     def _chunks(self, call: CollectiveCall, name: str, rings: tuple[Rings, ...]) -> int:
-        """Into how many chunks a chain is cut: as given, else so that its closed form is least."""
+        """The number of chunks of a message along a chain: as the call says, else the number that
+        makes the closed form shortest.
+        """
         if call.kind not in ROOTED or name not in RINGS:
             return 1
         if call.chunks is not None:
@@ -345,7 +366,7 @@ class CollectiveModel:
         return min(MAX_CHUNKS, best)
 
     def _nodes(self, ranks: Group) -> Groups:
-        """The ranks by their nodes, nodes and ranks in the order given."""
+        """The ranks of each node; nodes and ranks in the order of ``ranks``."""
         if ranks not in self._by_node:
             nodes: dict[int, list[int]] = {}
             for rank in ranks:
@@ -354,21 +375,22 @@ class CollectiveModel:
         return self._by_node[ranks]
 
     def _measured(self, collective: str, groups: Groups, size: int) -> CollectiveCost | None:
-        """By table within nodes, or between the tables of fewer and more ranks; None without.
+        """The cost by the table for this number of ranks, or interpolated between the tables for
+        fewer and for more ranks; None where there are no such tables.
 
-        The groups, each of as many ranks in one node, run at once: the slowest counts.
+        The groups have equally many ranks, each in one node, and run at once: the slowest counts.
         """
         tables, ranks = self._tables.get(collective, {}), len(groups[0])
         if ranks in tables:
             seconds = self._slowest(tables[ranks], groups, size)
-            return CollectiveCost(seconds, "table", tables[ranks].source)
+            return CollectiveCost(seconds, "table", tables[ranks].source, tabled=1.0)
         fewer = max((n for n in tables if n < ranks), default=None)
         more = min((n for n in tables if n > ranks), default=None)
         if fewer is None or more is None:
             return None
         low, high = (self._slowest(tables[n], groups, size) for n in (fewer, more))
         seconds = low + (high - low) * (ranks - fewer) / (more - fewer)
-        return CollectiveCost(seconds, "table", "interpolated")
+        return CollectiveCost(seconds, "table", "interpolated", tabled=1.0)
 
     def _slowest(self, table: CollectiveTable, groups: Groups, size: int) -> Fraction:
         if self.cluster.as_measured is self.cluster:
@@ -377,7 +399,9 @@ class CollectiveModel:
         return max(table.seconds_over(crossing, size) for crossing in crossings)
 
     def _crossing(self, ranks: Group) -> Crossing:
-        """The slowest link quantities that a ring of the ranks crosses, as measured and now."""
+        """The least bandwidth and the largest latency on a ring through the ranks: when its tables
+        were measured, and now.
+        """
         if ranks not in self._crossings:
             then = _slowest_of(fabric_of(self.cluster.as_measured), ranks)
             now = _slowest_of(self.fabric, ranks)
@@ -414,7 +438,7 @@ class CollectiveModel:
 
 
 def _slowest_of(fabric: Fabric, ranks: Group) -> tuple[Fraction, Fraction]:
-    """The least bandwidth and the largest latency of the routes of a ring."""
+    """The least bandwidth and the largest latency of the routes of a ring through the ranks."""
     pairs = zip(ranks, (*ranks[1:], ranks[0]), strict=True)
     routes = [route for pair in pairs if (route := fabric.routes.route(*pair))]
     return (
@@ -424,8 +448,8 @@ def _slowest_of(fabric: Fabric, ranks: Group) -> tuple[Fraction, Fraction]:
 
 
 def collective_model(cluster: Cluster, tables: Sequence[CollectiveTable] = ()) -> CollectiveModel:
-    """The collectives of a cluster: these tables, else the shipped ones that it names; closed forms
-    elsewhere.
+    """The model of the collectives of a cluster, by these tables, or (without any) by the shipped
+    tables that the cluster names. Closed forms serve where no table does.
 
     Raises InputError.
     """

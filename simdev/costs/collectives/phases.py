@@ -1,8 +1,8 @@
-"""Collectives by name, their bus factors, and their algorithms as messages: ``rounds`` adds them
-up to closed forms, and ``lowering.collective`` sends them where a collective is expanded.
+"""Collectives by name, their bus factors, and their algorithms as messages. ``rounds`` adds the
+messages up to closed forms; ``lowering.collective`` sends them where a collective is expanded.
 
-Every message of a phase has equally many bytes; what does not divide evenly is padded, as NCCL
-does. Rings as in Patarasuk and Yuan (JPDC 2009); binomial trees, recursive doubling and halving for
+All messages of a phase have the same size: parts that do not divide evenly are padded, as in NCCL.
+Rings as in Patarasuk and Yuan (JPDC 2009); binomial trees, recursive doubling and halving for
 any number of ranks as in Thakur, Rabenseifner and Gropp (IJHPCA 2005) and Bruck et al. (TPDS 1997).
 Another form, or another limit of rings (MAX_RANKS, MAX_RINGS), has to be known to the checker too,
 which works out the bytes in its own way (``execution/check/schedule.py``).
@@ -27,7 +27,7 @@ COLLECTIVES = ("all_reduce", *SPREADING, *ROOTED, "p2p")
 Group = tuple[int, ...]
 Groups = tuple[Group, ...]
 Rings = tuple[Group, ...]
-KEPT = 512  # messages of a group that are the same at every size
+KEPT = 512  # groups whose messages are remembered: they are the same at every size
 
 
 def unknown_collective(name: str) -> str:
@@ -36,9 +36,10 @@ def unknown_collective(name: str) -> str:
 
 
 def bus_factor(collective: str, ranks: int) -> Fraction:
-    """Bytes that each rank's link carries, per byte of the buffer (nccl-tests, PERFORMANCE.md).
+    """Bytes that each rank's link carries per byte of the buffer (nccl-tests, PERFORMANCE.md): bus
+    bandwidth = factor x S / time.
 
-    So bus bandwidth = factor x S / time. Raises InputError.
+    Raises InputError.
     """
     if collective not in COLLECTIVES:
         raise InputError(unknown_collective(collective))
@@ -62,7 +63,7 @@ def bus_bandwidth(collective: str, ranks: int, size: int, seconds: Fraction) -> 
 class Messages(tuple[tuple[int, int, int], ...]):
     """Messages (source, destination, round in which it is first sent).
 
-    They are keys of what is known of them, and may be a million: they are gone through once.
+    They serve as keys of caches. There may be a million of them, so their hash is computed once.
     """
 
     def __hash__(self) -> int:
@@ -74,7 +75,7 @@ class Messages(tuple[tuple[int, int, int], ...]):
 
     @cached_property
     def last(self) -> int:
-        """The last round in which one is first sent."""
+        """The last round in which a message is sent for the first time."""
         return max(first for _, _, first in self)
 
 
@@ -82,9 +83,10 @@ class Messages(tuple[tuple[int, int, int], ...]):
 class Phase:
     """Messages of ``size`` bytes: (source, destination, round in which it is first sent).
 
-    Each is sent ``repeats`` times. With ``relays`` a rank sends what it received: its message waits
-    for what arrived in the rounds before. Without, it sends what it had when the phase began.
-    Either way a rank begins a round when its messages of the last one have arrived.
+    Each message is sent ``repeats`` times, once a round. With ``relays`` a rank passes on data that
+    it received in the rounds before, and so waits for them; without, it sends data that it had when
+    the phase began. Either way a rank begins a round when its messages of the last round have
+    arrived.
     """
 
     messages: Messages
@@ -109,11 +111,11 @@ class Phase:
         return by_first
 
     def round_count(self) -> int:
-        """How many rounds there are."""
+        """The number of rounds."""
         return self.messages.last + self.repeats
 
     def count(self) -> int:
-        """How many messages are sent."""
+        """The number of messages sent in all rounds."""
         return len(self.messages) * self.repeats
 
 
@@ -122,7 +124,9 @@ Phases = tuple[Phase, ...]
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """A part of a two-level form: a collective of ``size`` bytes in every node, or between them."""
+    """A level of a two-level algorithm: a collective of ``size`` bytes within every node
+    (``inside``), or between the nodes.
+    """
 
     inside: bool
     collective: str
@@ -140,16 +144,16 @@ def phases(
 ) -> Phases:
     """The messages of a collective of ``size`` bytes (as by nccl-tests), phase after phase.
 
-    ``groups`` are the ranks by node; only "hierarchical" tells them apart, and it needs equally
-    many ranks on each. Their order is that of rings and of chains, the first rank is the root.
-    ``chunks`` is into how many a broadcast or reduce along a chain is cut. ``rings`` are, for all
-    ranks ("ring") or for each node ("hierarchical"), the rings that share the bytes evenly;
-    without, there is one in the order of the ranks. Raises InputError where the algorithm has no
-    such form.
+    ``groups`` has the ranks of each node; only "hierarchical" looks at nodes, and needs equally
+    many ranks on each. Rings and chains go through the ranks in this order; the first rank is the
+    root. ``chunks`` is the number of chunks that a broadcast or reduce along a chain is cut into.
+    ``rings`` has the rings that share the bytes evenly: a list for all ranks ("ring"), or a list
+    for each node ("hierarchical"); empty means one ring in the order of the ranks. Raises
+    InputError where the algorithm cannot do the collective.
     """
     if collective not in COLLECTIVES:
         raise InputError(unknown_collective(collective))
-    # Who asks for messages has chosen: "auto" is none.
+    # Callers have chosen an algorithm: "auto" has no messages.
     if algorithm not in FORMS:
         choice = ", ".join(FORMS)
         raise InputError(f'algorithm: must be one of {choice}, got "{algorithm}"')
@@ -167,19 +171,19 @@ def phases(
 
 
 def bytes_sent(phases: Sequence[Phase]) -> int:
-    """The bytes of all messages together."""
+    """The bytes of all messages of all phases together."""
     return sum(phase.size * phase.count() for phase in phases)
 
 
 def _ring(
     collective: str, ranks: Sequence[int], size: int, chunks: int, rings: Rings = ()
 ) -> Phases:
-    """Every rank to the next, n - 1 times.
+    """Every rank sends to the next one, n - 1 times.
 
-    In an all_to_all first to the next, then to the one after it, and so on. Several ``rings`` take
-    equal shares, and run at once.
+    In an all_to_all it sends first to the next rank, then to the one after that, and so on. Several
+    ``rings`` run at once, each with an equal share of the bytes.
     """
-    # Each ring has the whole group in it and takes an equal share of every part.
+    # Each ring goes through the whole group and takes an equal share of every part.
     rings = rings or (tuple(ranks),)
     steps, part = len(ranks) - 1, -(-size // len(ranks))
     match collective:
@@ -196,7 +200,7 @@ def _ring(
 
 
 def _chain(ring: Sequence[int], root: int, collective: str) -> Group:
-    """A ring cut open at the root, where a broadcast begins and a reduce ends."""
+    """A ring cut open at the root: a broadcast begins there, a reduce ends there."""
     at = ring.index(root)
     broadcast = (*ring[at:], *ring[:at])
     return broadcast if collective == "broadcast" else broadcast[::-1]
@@ -214,7 +218,9 @@ def _joined(parts: tuple[Messages, ...]) -> Messages:
 
 @lru_cache(KEPT)
 def _pairs(ranks: Group, apart: bool) -> Messages:
-    """Every rank to every other, first all to the next; in rounds of their own, or at once."""
+    """A message from every rank to every other, sorted by their distance in the ring: one distance
+    a round (``apart``), or all in one round.
+    """
     shifts = range(1, len(ranks))
     return Messages(
         (a, b, shift - 1 if apart else 0) for shift in shifts for a, b, _ in _around(ranks, shift)
@@ -222,7 +228,9 @@ def _pairs(ranks: Group, apart: bool) -> Messages:
 
 
 def _tree(collective: str, ranks: Group, size: int) -> Phases:
-    """Binomial trees for rooted collectives and all_reduce; doubling distances (Bruck) else."""
+    """Binomial trees for broadcast, reduce and all_reduce; for all_gather and reduce_scatter
+    messages over doubling distances (Bruck).
+    """
     match collective:
         case "all_reduce":
             return (*_tree("reduce", ranks, size), *_tree("broadcast", ranks, size))
@@ -239,7 +247,9 @@ def _tree(collective: str, ranks: Group, size: int) -> Phases:
 
 
 def _levels(ranks: Sequence[int]) -> Iterator[Messages]:
-    """The edges of a binomial tree from the first rank: in each level all that have it send it."""
+    """The edges of a binomial tree from the first rank: in each level every rank that has the data
+    sends it to one that does not.
+    """
     reach = 1
     while reach < len(ranks):
         yield Messages(
@@ -261,7 +271,7 @@ def _doubling(collective: str, ranks: Group, size: int) -> Phases:
 
 
 def _direct(collective: str, ranks: Group, size: int) -> Phases:
-    """Everything at once: one message from each rank to each that needs it."""
+    """All messages at once: one from each rank to each rank that needs its data."""
     root, piece = ranks[0], -(-size // len(ranks))
     match collective:
         case "broadcast":
@@ -276,10 +286,11 @@ def _direct(collective: str, ranks: Group, size: int) -> Phases:
 def levels(
     collective: str, groups: Groups, size: int, chunks: int = 1, rings: Sequence[Rings] = ()
 ) -> tuple[Level, ...]:
-    """Rings within the nodes, and between them among the ranks of one place in every node.
+    """Rings within the nodes, and rings between the nodes: the first ranks of all nodes form a
+    ring, the second ranks another, and so on, all at once.
 
-    All places run at once. Within one node, or with one rank a node, that is the ring. Arguments
-    are those of ``phases``. Raises InputError unless all nodes have equally many ranks.
+    Within a single node, or with one rank a node, there is a single ring. Arguments as in
+    ``phases``. Raises InputError unless all nodes have equally many ranks.
     """
     local, nodes = len(groups[0]), len(groups)
     if any(len(group) != local for group in groups):
@@ -293,7 +304,7 @@ def levels(
         return (Level(nodes == 1, collective, size, _ring(collective, ranks, size, chunks, laid)),)
     share = -(-size // local)
     whole = local * share
-    # What one node gathers for, or scatters of, all nodes: as many bytes for each of them.
+    # The bytes that a node gathers, or scatters, padded so that each node has an equal share.
     padded = nodes * local * -(-share // nodes)
     inside, between = True, False
     parts: dict[str, list[tuple[bool, str, int]]] = {
@@ -317,7 +328,7 @@ def _level(
         laid = list(zip(groups, rings or [()] * len(groups), strict=True))
     else:
         laid = [(place, ()) for place in zip(*groups, strict=True)]
-        # The root's place alone crosses the network: the others of its node have theirs inside.
+        # Of the root's node only the root sends over the network; the others get data within nodes.
         laid = laid[:1] if part in ROOTED else laid
     return Level(
         inside, part, size, _together([_ring(part, of, size, chunks, ring) for of, ring in laid])
@@ -325,17 +336,17 @@ def _level(
 
 
 def _together(groups: Sequence[Phases]) -> Phases:
-    """Equal phases of several groups of ranks as phases of all of them."""
+    """The phases of several groups of ranks that do the same at once, as phases of all ranks."""
     return tuple(
         replace(alike[0], messages=_joined(tuple(phase.messages for phase in alike)))
         for alike in zip(*groups, strict=True)
     )
 
 
-# Rings over direct links, each over lanes of its own: as many as a bounded search finds. NCCL lays
-# its rings so over the NVLinks of a node (on a DGX-1V six, three each way, the whole of its links).
-# Links that tell their ``lanes`` are such; over others a collective takes one ring, in the order of
-# its ranks.
+# Rings over direct links, each on lanes that no other ring uses: as many as a bounded search finds.
+# NCCL lays rings over the NVLinks of a node in this way (on a DGX-1V six, three in each direction,
+# which use all links). Only links that tell their ``lanes`` take part; over other links a
+# collective takes one ring in the order of its ranks.
 
 MAX_RANKS = 16
 """Larger groups take one ring: the search grows with the factorial of the ranks."""
@@ -345,10 +356,11 @@ Lanes = tuple[tuple[int, ...], ...]
 
 
 def lane_rings(cluster: Cluster, ranks: Sequence[int]) -> Rings:
-    """Directed rings through all of these devices (indices); together they cross no lane twice.
+    """Directed rings through all of these devices (indices), no two over the same lane.
 
-    Two rings may share each lane, at half its bandwidth, where that carries more. Empty where none
-    is found, for fewer than 3 or more than MAX_RANKS ranks; half-duplex links do not count.
+    Where it gives more bandwidth, two rings share each lane at half its bandwidth. Empty where no
+    ring is found, and for fewer than 3 or more than MAX_RANKS ranks. Half-duplex links count as
+    absent.
     """
     # By index: the order in which a strategy names devices changes no ring.
     group = sorted(ranks)
@@ -366,15 +378,15 @@ def _lanes(cluster: Cluster, source: int, destination: int) -> int:
 
 @lru_cache(maxsize=1024)
 def _most_rings(lanes: Lanes) -> Rings:
-    """The rings of most bandwidth: one or two over each lane; the fewer of equals."""
+    """The rings of the largest total bandwidth, one or two over each lane; on a tie one."""
     whole = _rings(lanes)
     halves = _rings(tuple(tuple(2 * count for count in row) for row in lanes))
     return halves if len(halves) > 2 * len(whole) else whole
 
 
 def _rings(lanes: Lanes) -> Rings:
-    """The most rings: pairs of opposite ones first, which are found quickly; then single, if
-    more.
+    """The largest set of rings that is found. Pairs of opposite rings are tried first, for they are
+    found quickly; then single rings, if there may be more of them.
     """
     most = min(MAX_RINGS, *map(sum, lanes), *map(sum, zip(*lanes, strict=True)))
     pairs = most // 2 if lanes == tuple(zip(*lanes, strict=True)) else 0
@@ -390,8 +402,8 @@ def _rings(lanes: Lanes) -> Rings:
 
 
 class _Search:
-    """Depth first for so many rings, each over lanes of its own; ``paired`` takes both
-    directions.
+    """A depth-first search for ``count`` rings, no two over the same lane. ``paired`` rings also
+    take the lanes of the opposite direction.
     """
 
     def __init__(self, lanes: Lanes, count: int, paired: bool) -> None:
@@ -400,8 +412,8 @@ class _Search:
         self.rings: list[Group] = []
 
     def run(self) -> Rings:
-        """The rings, each from place 0; empty where there are fewer, or the search takes too
-        long.
+        """The rings, each beginning at place 0; empty where there are fewer than ``count``, or the
+        search took too many steps.
         """
         return tuple(self.rings) if self._extend((0,)) else ()
 
@@ -415,7 +427,7 @@ class _Search:
         for place in sorted(
             ahead, key=lambda b: (sum(map(bool, self.left[b])), -self.left[path[-1]][b], b)
         ):
-            # Rings in the order of their second places: the other orders are the same rings.
+            # In another order of their second places the rings would be the same.
             if len(path) == 1 and self.rings and place < self.rings[-1][1]:
                 continue
             self._take(path[-1], place, 1)
@@ -442,6 +454,6 @@ class _Search:
             self.left[b][a] -= lanes
 
     def _suffices(self, rings: int) -> bool:
-        """Whether every place has lanes left, out and in, for so many more rings."""
+        """Whether every place has enough lanes left, out and in, for more ``rings``."""
         each = 2 * rings if self.paired else rings
         return min(*map(sum, self.left), *map(sum, zip(*self.left, strict=True))) >= each

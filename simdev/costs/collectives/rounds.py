@@ -1,8 +1,9 @@
-"""Rounds of a collective: how long each takes and holds each carrier, at any size of messages.
+"""Rounds of a collective: the time of each round, and the time for which it occupies each carrier,
+at any size of messages.
 
-Every message goes its route, and every carrier (a queue of transfers, or a half-link) serves those
-that cross it one after the other: so no round sends more bytes over a link than it carries, and no
-cut of the links is ever exceeded. A closed form is the sum of the rounds.
+Every message takes its route, and every carrier (a queue of transfers, or a half-link) serves the
+messages that cross it one after the other. So no round sends more bytes over a link, or over any
+cut of the links, than these can carry. A closed form is the sum of the rounds.
 
 ``CollectiveModel`` asks for closed forms, ``lowering.hybrid`` for the wire of neighbouring ranks.
 Carriers and rates are the fabric's (``nouns/fabric.py``), where a queue mode is added.
@@ -30,21 +31,21 @@ from .phases import Phase
 
 LEAST_CHUNK = 4096  # bytes: no message is cut into smaller ones
 
-# The ways of many messages at once, without a Route for each. An all-to-all of 1,000 ranks has a
-# million messages. Where only one shortest route leads from one device to another, walking outwards
-# from the first gives it.
+# Ways of many messages at once, without a Route for each: an all-to-all of 1,000 ranks has a
+# million messages. Where only one shortest route leads from one device to another, a walk outwards
+# from the first device gives it.
 
 Flow = tuple[int, int]
-# From so many destinations of one source on, one walk is faster than a route each.
+# From this number of destinations of one source on, one walk is faster than a route for each.
 MANY = 8
-# Half-links, and a number that ways over links of equal quantities share.
+# Half-links, and the number of the kind of way: ways over links of equal quantities are of a kind.
 Way = tuple[tuple[int, ...], int]
-# By device the half-links to others.
+# For each device its neighbours, and the half-link to each.
 Near = dict[int, dict[int, int]]
 
 
 class Leg(NamedTuple):
-    """A piece of a message's way; ``like`` is a route of equal bandwidth, latencies and gap."""
+    """A piece of a message's way. ``like`` is a route of the same bandwidth, latencies and gap."""
 
     source: int
     destination: int
@@ -53,7 +54,8 @@ class Leg(NamedTuple):
 
 
 def legs(fabric: Fabric, flows: Sequence[Flow]) -> Iterator[tuple[int, tuple[Leg, ...]]]:
-    """The number of each flow (source, destination) with its pieces, source by source.
+    """Yields the position of each flow (source, destination) in ``flows``, and the pieces of its
+    way; all flows of one source come together.
 
     Raises InputError where a flow has no route.
     """
@@ -93,8 +95,8 @@ def pieces_of(fabric: Fabric, source: int, destination: int) -> tuple[Route, ...
 
 
 def _between(cluster: Cluster, ends: set[int]) -> Near:
-    """The ends, and the devices over which ways between these may lead: a walk over a large cluster
-    meets thousands of others.
+    """The devices through which ways between the ``ends`` may lead, with their half-links. A walk
+    over a large cluster would else meet thousands of devices.
     """
     counts = [device.transit or number in ends for number, device in enumerate(cluster.devices)]
     near = {
@@ -125,10 +127,11 @@ def _between(cluster: Cluster, ends: set[int]) -> Near:
 def _ways(
     cluster: Cluster, near: Near, source: int, numbers: dict[tuple[int, int], int]
 ) -> dict[int, Way]:
-    """The ways to all devices near that one shortest route leads to; ``numbers`` counts kinds of
-    ways.
+    """The ways from the source to all devices of ``near`` to which a single shortest route leads.
+    ``numbers`` numbers the kinds of ways and is extended.
 
-    Layer by layer from the source; behind a device with several ways, all have several.
+    The walk goes layer by layer. Behind a device that several ways lead to, all devices have
+    several ways, too.
     """
     ways: dict[int, Way] = {source: ((), -1)}
     several: set[int] = set()
@@ -153,9 +156,9 @@ def _ways(
 
 
 class RoundTime(NamedTuple):
-    """In ps how long a round takes: until all has arrived, until the next round can begin.
-
-    ``latency`` is the part that does not grow with the bytes.
+    """Times of a round in ps from its begin: ``arrival``, when all its messages have arrived;
+    ``next``, when the next round can begin. ``latency`` is the part of ``arrival`` that does not
+    grow with the bytes.
     """
 
     arrival: int
@@ -165,10 +168,11 @@ class RoundTime(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class MessageKind:
-    """Messages alike: the numbers of their pieces' rates; in ps their latency and gaps.
+    """Messages whose ways have the same quantities: for each piece of the way the number of its
+    rate; latency and gap in ps.
 
-    ``wait`` is what a gap adds before the next message can begin. With ``chunked`` chunks keep all
-    pieces of the route busy at once.
+    ``wait`` is the part of the gap that delays the next message. A ``chunked`` message is passed on
+    in chunks, which keep all pieces of its way busy at once.
     """
 
     rates: tuple[int, ...]
@@ -178,14 +182,16 @@ class MessageKind:
     wait: int
 
     def sending(self, times: Sequence[int] | Sequence[Fraction]) -> int | Fraction:
-        """How long a message is sent that shares nothing, where a rate takes so long."""
+        """The time that sending a message takes when it shares no piece of its way, given the time
+        at each rate.
+        """
         pieces = [times[rate] for rate in self.rates]
         return max(pieces) if self.chunked else sum(pieces)
 
 
 @dataclass(frozen=True, slots=True)
 class Wire:
-    """The latency of a round in seconds, and each flow's bytes per second while all run."""
+    """The latency of a round in seconds, and the bytes per second of a flow while all flows run."""
 
     latency: Fraction
     bandwidth: Fraction
@@ -193,11 +199,11 @@ class Wire:
 
 @dataclass(frozen=True)
 class Rounds:
-    """Rounds in each of which every flow sends as many bytes; whatever their number.
+    """Rounds in which all messages have one size, which is not yet fixed.
 
-    ``seen`` has the kinds of messages of each round. The messages on each carrier of the fabric in
-    each round are *crossings*, in rows by round and carrier: how many there are at which rate;
-    those of one carrier in one round begin at ``first``.
+    ``seen`` pairs rounds with the kinds of messages sent in them. A *crossing* is the number of
+    messages that cross a carrier of the fabric in a round at one rate; crossings are sorted by
+    round and carrier, and those of one carrier in one round begin at a position in ``first``.
     """
 
     count: int
@@ -209,9 +215,10 @@ class Rounds:
     held: Ints  # by round and carrier: (round, carrier, messages, latency, wait)
 
     def at(self, size: int) -> tuple[list[RoundTime], Ints]:
-        """The rounds with messages of so many bytes; how long (ps) each row of ``held`` is busy.
+        """The times of the rounds when a message has ``size`` bytes, and for how long (ps) the
+        carrier of each row of ``held`` is busy.
 
-        Raises InputError where a time is absurd.
+        Raises InputError where a round takes more than 53 days.
         """
         sending = [_sending_ps(size, rate) for rate in self.rates]
         arrivals = [kind.latency + kind.sending(sending) for kind in self.kinds]
@@ -233,19 +240,19 @@ class Rounds:
         return [RoundTime(*row) for row in rounds.tolist()], busy
 
     def crossed(self) -> Mapping[int, int]:
-        """How many messages cross each carrier, in all rounds."""
+        """The number of messages that cross each carrier in all rounds together."""
         crossed = Counter[int]()
         for carrier, messages in self.held[:, 1:3].tolist():
             crossed[carrier] += messages
         return crossed
 
     def wire(self) -> Wire:
-        """The latency and bandwidth of one flow while all flows run: the slowest flow's."""
+        """The latency and bandwidth of the slowest flow while all flows run."""
         per_byte = [1 / rate for rate in self.rates]
         # A flow can be slower than any carrier on it: staged without chunks, its pieces add up.
         slowest = max(Fraction(kind.sending(per_byte)) for kind in self.kinds)
         rows, borders = self.crossings.tolist(), [*self.first.tolist(), len(self.crossings)]
-        # Most carriers are crossed alike, and sums of Fractions are slow.
+        # Most carriers have the same crossings, and sums of Fractions are slow.
         mixes = {tuple(map(tuple, rows[a:b])) for a, b in pairwise(borders)}
         loads = (sum(count * per_byte[rate] for count, rate in mix) for mix in mixes)
         latency = max(kind.latency + kind.gap for kind in self.kinds)
@@ -253,19 +260,21 @@ class Rounds:
 
 
 def flows_wire(fabric: Fabric, flows: Sequence[Flow]) -> Wire:
-    """The wire of flows (source, destination: device indices) of equal size that run at once.
+    """The latency and bandwidth of flows (source, destination: device indices) of equal size that
+    run at once.
 
-    What they share is what transfers queue for or share on the fabric: a link that two flows cross
-    gives each half. Raises InputError where a flow has no route.
+    They share the carriers of the fabric: a link that two flows cross gives half its bandwidth to
+    each. Raises InputError where a flow has no route.
     """
     return rounds_of(fabric, [flows]).wire()
 
 
 def best_chunks(stations: int, size: Fraction | int, wire: Wire) -> int:
-    """Into how many chunks a message is best cut that passes so many stations one after the other.
+    """The number of chunks with which a message of ``size`` bytes passes ``stations`` hops soonest.
 
-    They take (stations + k - 1) (alpha + S / (k B)), least at the root of (stations - 1) S / (alpha
-    B) if k need not be whole: the better of the two whole numbers around it, the smaller of equals.
+    k chunks take (stations + k - 1) (alpha + S / (k B)), least at the root of (stations - 1) S /
+    (alpha B). The answer is the better of the two whole numbers around the root; on a tie the
+    smaller one.
     """
     most = max(1, int(size) // LEAST_CHUNK)
     if wire.latency == 0:
@@ -279,12 +288,13 @@ def best_chunks(stations: int, size: Fraction | int, wire: Wire) -> int:
 
 
 def rounds_of(fabric: Fabric, rounds: Sequence[Sequence[Flow]]) -> Rounds:
-    """The rounds in each of which these flows (source, destination: device indices) send.
+    """Rounds, given the flows (source, destination: device indices) that send in each of them.
 
-    Times are rounded up as those of transfers are. Raises InputError where a flow has no route.
+    Times are rounded up, as the times of transfers are. Raises InputError where a flow has no
+    route.
     """
-    # By message and carrier: round x count + carrier, and which piece of which kind it is. Arrays,
-    # for an all-to-all of 1,000 ranks has a million messages.
+    # An entry for each message and carrier: round x count + carrier in ``keys``, the number of the
+    # piece in ``rows``. They are arrays, for an all-to-all of 1,000 ranks has a million messages.
     keys, rows = array("q"), array("q")
     number_of = [number for number, flows in enumerate(rounds) for _ in flows]
     alike: dict[tuple[int, ...], tuple[int, int]] = {}  # number of a kind and of its first piece
@@ -310,7 +320,7 @@ def rounds_of(fabric: Fabric, rounds: Sequence[Sequence[Flow]]) -> Rounds:
     crossings, first, held = _crossings(
         fabric, np.array(keys), np.array(rows), (pieces_like, owner, rates), count
     )
-    # Pieces are told apart by identity, which is quick; most of what is made of them is equal.
+    # Kinds were told apart by the identity of their routes, which is quick; many of them are equal.
     distinct = {kind: number for number, kind in enumerate(dict.fromkeys(message_kinds))}
     pairs = sorted({(number, distinct[message_kinds[kind]]) for number, kind in seen})
     table = np.array(pairs, np.int64).reshape(-1, 2)
@@ -324,14 +334,14 @@ def _crossings(
     pieces: tuple[list[Leg], list[MessageKind], dict[Fraction, int]],
     count: int,
 ) -> tuple[Ints, Ints, Ints]:
-    """``crossings``, ``first`` and ``held`` of Rounds."""
+    """The fields ``crossings``, ``first`` and ``held`` of ``Rounds``."""
     if not len(keys):
         return np.zeros((0, 2), np.int64), np.zeros(0, np.int64), np.zeros((0, 5), np.int64)
     legs_like, kinds, rates = pieces
     pairs, messages = np.unique(keys * len(legs_like) + rows, return_counts=True)
     keys, rows = np.divmod(pairs, len(legs_like))
     first = np.flatnonzero(np.diff(keys, prepend=-1))
-    # The number of the rate at which messages of a row take a carrier; new rates get numbers.
+    # The number of the rate at which the messages of a row cross a carrier.
     taken = list(zip((keys % count).tolist(), rows.tolist(), strict=True))
     numbers = {
         (carrier, row): rates.setdefault(fabric.rate(carrier, legs_like[row].like), len(rates))
@@ -371,7 +381,7 @@ def _sending_ps(size: int, rate: Fraction) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Closed:
-    """A closed form in ps, of which latency, over so many rounds."""
+    """A closed form in ps, the part of it that is latency, and its number of rounds."""
 
     ps: int
     latency: int
@@ -379,7 +389,7 @@ class Closed:
 
 
 class ClosedForms:
-    """Closed forms on a fabric; keeps the ways of messages once walked, whatever their size."""
+    """Closed forms on a fabric. Ways of messages are walked once and kept for every size."""
 
     def __init__(self, fabric: Fabric) -> None:
         self.fabric = fabric
@@ -388,14 +398,14 @@ class ClosedForms:
     def closed(self, phases: Sequence[Phase]) -> Closed:
         """The sum over the rounds of all phases.
 
-        What a link's gap adds to the last round is left out: nothing waits for it. Raises
-        InputError where a route is missing or a time absurd.
+        A link's gap after the last round is left out, for nothing waits for it. Raises InputError
+        where a route is missing or a round takes more than 53 days.
         """
         total = latency = count = trailing = 0
         for phase in phases:
             rounds, together = self._of(phase)
             times, _ = rounds.at(phase.size)
-            # The last comes again as the phase repeats it: counted, there may be millions.
+            # The last round is repeated, maybe millions of times: it is multiplied, not walked.
             last, again = times[-1], phase.repeats - 1 - together
             total += sum(time.next for time in times) + again * last.next
             latency += sum(time.latency for time in times) + again * last.latency
@@ -404,7 +414,7 @@ class ClosedForms:
         return Closed(total - trailing, latency, count)
 
     def crossed(self, phases: Sequence[Phase]) -> Mapping[int, int]:
-        """The bytes that cross each carrier, in the order in which these are first crossed."""
+        """The bytes that cross each carrier, sorted by when a carrier is first crossed."""
         crossed = Counter[int]()
         for phase in phases:
             rounds, together = self._of(phase)
@@ -413,7 +423,7 @@ class ClosedForms:
         return crossed
 
     def busy(self, phases: Sequence[Phase]) -> Ints:
-        """For how long (ps) the messages hold each carrier, in all; latencies apart."""
+        """The ps for which the messages occupy each carrier, without latencies."""
         total = np.zeros(self.fabric.carrier_count, np.int64)
         for phase in phases:
             rounds, together = self._of(phase)
@@ -422,9 +432,10 @@ class ClosedForms:
         return total
 
     def _of(self, phase: Phase) -> tuple[Rounds, bool]:
-        """The first rounds of a phase, and whether behind them they come once more, together.
+        """The first rounds of a phase, and whether one more round follows in which all of their
+        messages are sent at once.
 
-        That is so where several are repeated: in the end all of them run at once.
+        It follows where a phase of several first rounds is repeated.
         """
         together = phase.repeats > 1 and any(first for _, _, first in phase.messages)
         key = phase.messages, together

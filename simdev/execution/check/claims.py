@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import groupby, zip_longest
 from operator import itemgetter
 
 from ...nouns.taskgraph import PERSISTENT, Ints, TaskGraph
@@ -64,8 +64,7 @@ def claim_faults(task_graph: TaskGraph, start: Ints, finish: Ints, claim: Claim)
     release = map(sum, zip(finish.tolist(), task_graph.tasks.lag.tolist(), strict=True))
     end = max(release, default=0)
     if claim.trace_ps is not None and claim.trace_ps != end:
-        subject = "step is said to take" if task_graph.steps == 1 else "steps are said to end at"
-        text = f"the {subject} {claim.trace_ps} ps; the last release is at {end}"
+        text = f"the last release is said to be at {claim.trace_ps} ps; it is at {end}"
         yield Violation("step", (), text)
     events = memory_events(task_graph, start.tolist(), finish.tolist())
     capacities, feasible = task_graph.capacity.tolist(), True
@@ -83,11 +82,11 @@ def _memory_faults(device: str, replay: _Replay, claim: Claim) -> Faults:
         text = f'"{device}" is said to peak at {peak} bytes; its buffers peak at {replay.peak}'
         yield Violation("peak", (device,), text)
     if claim.levels is not None:
-        claimed = list(_steps(claim.levels.get(device, ())))
-        replayed = list(_steps(replay.timeline))
-        if claimed != replayed:
-            time, level = min(set(claimed) ^ set(replayed), default=(0, 0))
-            side = "said" if (time, level) in claimed else "replayed"
+        pairs = zip_longest(_steps(claim.levels.get(device, ())), _steps(replay.timeline))
+        said, replayed = next((pair for pair in pairs if pair[0] != pair[1]), (None, None))
+        if said != replayed:
+            time, level = min(step for step in (said, replayed) if step)
+            side = "said" if (time, level) == said else "replayed"
             text = (
                 f'the memory of "{device}" differs from its replay first at {time}: {level} bytes '
                 f"are only {side}"

@@ -26,14 +26,16 @@ FINISH, RELEASE, FREE, ENTER = range(4)
 # no length in this round; ready numbers given; flows in their links, since when their rates hold,
 # whether their set changed, when the first of them ends.
 DUE, ARRIVED, TOUCHED, ZERO, NUMBER, ACTIVE, SINCE, CHANGED, FLOWS_END, CELLS = range(10)
-NEVER = 2**62
+NEVER, LAST = 2**62, 2**63 - 1
 
 
 class Program(NamedTuple):
     """The columns of a TaskGraph that an execution reads."""
 
     tasks: int
+    resources: int
     number_bits: int  # of a ready number
+    predecessors: Ints  # how many each task waits for
     duration: Ints
     lag: Ints
     gap: Ints
@@ -102,7 +104,9 @@ def program_of(task_graph: TaskGraph) -> Program:
         queue[queue_ptr[row] : queue_ptr[row + 1]] = resources[row].sequence
     return Program(
         len(tasks),
+        len(resources),
         len(tasks).bit_length(),
+        task_graph.predecessor_count,
         tasks.duration,
         tasks.lag,
         tasks.gap,
@@ -136,20 +140,9 @@ def state_for(program: Program) -> EngineState:
 def execute(task_graph: TaskGraph) -> tuple[Ints, Ints]:
     """Start and finish of every task in ps; -1 of those that never started."""
     program = program_of(task_graph)
-    return run(Table.of(program), Table.of(state_for(program)), task_graph.predecessor_count)
-
-
-def run(program: Table[Program], state: Table[EngineState], missing: Ints) -> tuple[Ints, Ints]:
-    """Start and finish of every task of a program, in ps; -1 of those that never started. Both are
-    columns of ``state``, which may be used again; ``missing`` is by task how many it waits for.
-    """
-    s = state.columns
-    for column in s.cell, s.ready, s.head, s.tail, s.waiting:
-        column[:] = 0
-    s.cell[FLOWS_END] = NEVER
-    s.start[:], s.finish[:], s.idle[:], s.missing[:] = -1, -1, 1, missing
-    _run(program.words, state.words)
-    return s.start, s.finish
+    state = state_for(program)
+    run(Table.of(program).words, Table.of(state).words)
+    return state.start, state.finish
 
 
 # One heap for all: entries of two columns, keys and values (of arrived tasks both are the ids).
@@ -158,7 +151,12 @@ def run(program: Table[Program], state: Table[EngineState], missing: Ints) -> tu
 @jitable
 def _push(keys: Ints, values: Ints, base: int, size: int, key: int, value: int) -> None:
     """Put an entry on a heap of so many."""
-    at = size
+    _rise(keys, values, base, size, key, value)
+
+
+@jitable
+def _rise(keys: Ints, values: Ints, base: int, at: int, key: int, value: int) -> None:
+    """Let an entry rise from a hole to its place."""
     while at > 0 and keys[base + ((at - 1) >> 1)] > key:
         parent = (at - 1) >> 1
         keys[base + at], values[base + at] = keys[base + parent], values[base + parent]
@@ -170,15 +168,13 @@ def _push(keys: Ints, values: Ints, base: int, size: int, key: int, value: int) 
 def _pop(keys: Ints, values: Ints, base: int, size: int) -> int:
     """Take the entry of the smallest key off a heap that holds so many afterwards: its value."""
     first, key, value = values[base], keys[base + size], values[base + size]
+    keys[base + size] = LAST  # so that the hole may look at one child too many
     at, child = 0, 1
     while child < size:
-        if child + 1 < size and keys[base + child + 1] < keys[base + child]:
-            child += 1
-        if keys[base + child] >= key:
-            break
+        child += keys[base + child + 1] < keys[base + child]
         keys[base + at], values[base + at] = keys[base + child], values[base + child]
         at, child = child, 2 * child + 1
-    keys[base + at], values[base + at] = key, value
+    _rise(keys, values, base, at, key, value)
     return first
 
 
@@ -355,14 +351,15 @@ def _settle(p: Program, s: EngineState, now: int) -> None:
             s.cell[TOUCHED] += 1
         if p.held_ptr[task] == p.held_ptr[task + 1]:
             _begin(p, s, task, now)
-    for k in range(s.cell[TOUCHED]):
-        head = _turn(p, s, s.touched[k]) if s.idle[s.touched[k]] else -1
+    while s.cell[TOUCHED]:
+        s.cell[TOUCHED] -= 1
+        queue = s.touched[s.cell[TOUCHED]]
+        head = _turn(p, s, queue) if s.idle[queue] else -1
         if head >= 0 and _may_start(p, s, head):
             for e in range(p.held_ptr[head], p.held_ptr[head + 1]):
                 s.idle[p.held[e]] = 0
                 _leave(p, s, p.held[e])
             _begin(p, s, head, now)
-    s.cell[TOUCHED] = 0
     if s.cell[CHANGED]:
         _share(p, s, now)
 
@@ -381,13 +378,28 @@ def _apply(p: Program, s: EngineState, code: int, now: int) -> None:
         _enter(p, s, task)
 
 
-@jit
-def _run(program: Ints, state: Ints) -> None:
-    """Rounds until nothing more happens."""
-    p, s = _open_program(program), _open_state(state)
+@jitable
+def _reset(p: Program, s: EngineState) -> None:
+    """Nothing has happened, but that tasks without predecessors became ready."""
+    for cell in range(CELLS):
+        s.cell[cell] = 0
+    s.cell[FLOWS_END] = NEVER
+    for resource in range(p.resources):
+        s.idle[resource], s.head[resource], s.tail[resource] = 1, 0, 0
     for task in range(p.tasks):
+        s.start[task], s.finish[task], s.ready[task] = -1, -1, 0
+        s.missing[task] = p.predecessors[task]
         if s.missing[task] == 0:
             _arrive(s, task)
+
+
+@jit
+def run(program: Ints, state: Ints) -> None:
+    """Rounds until nothing more happens, of the words of a Program and of an EngineState, which may
+    be used again: start and finish of every task in ps; -1 of those that never started.
+    """
+    p, s = _open_program(program), _open_state(state)
+    _reset(p, s)
     now = 0
     _settle(p, s, now)
     while True:

@@ -15,6 +15,7 @@ the next settle: rounds follow by themselves, and the counter decides nothing.
 
 from __future__ import annotations
 
+import itertools
 from bisect import insort
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -116,7 +117,7 @@ class Execution:
         self.idle = [True] * len(self.queues)
         self.arrived: list[int] = []  # became ready in this round
         self.touched: list[int] = []  # resources freed in this round
-        self.number, self.settling = 0, False
+        self.numbers, self.settling = itertools.count(), False
         self.flows = _Flows(self, task_graph) if tasks.flow.any() else None
 
     def run(self) -> None:
@@ -187,11 +188,10 @@ class Execution:
         arrived, touched = sorted(self.arrived), self.touched
         self.arrived, self.touched = [], []
         for task in arrived:
-            held = self.held[task]
+            held, number = self.held[task], next(self.numbers)
             for resource in held:
-                self.queues[resource].add(task, self.number, self.priority[task])
+                self.queues[resource].add(task, number, self.priority[task])
             touched.extend(held)
-            self.number += 1
             if not held:
                 self.begin(task)
         for resource in touched:

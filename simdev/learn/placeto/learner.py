@@ -19,7 +19,7 @@ from torch import Tensor
 from ...nouns.taskgraph import Floats, Ints
 from ...oracle import Cost, Oracle
 from ...search.features import features_of
-from ...search.sampling import sampled, uniform
+from ...search.sampling import anywhere
 from ...search.space import IMPOSSIBLE, relative_excess
 from ...search.trial import REFUSED, Trial, best_start, rounds
 from ..policy import chosen, entropies, inverse, likeliest
@@ -94,12 +94,11 @@ class Task:
 
     def __init__(self, trial: Trial, settings: PlacetoSettings, start: str) -> None:
         self.trial, self.settings, self._start = trial, settings, start
-        self.structure = structure_of(
-            features_of(trial.problem.oracle).groups, settings.pooling == "mean"
-        )
+        self.structure = structure_of(features_of(trial.problem.oracle), settings.pooling == "mean")
         self.baseline = Baseline(settings.history)
         self.reference, self.idle = reference_ps(trial), 0
-        self._single = self._best_start() if start in ("best", "single") else None
+        column = best_start(trial) if start in ("best", "single") else None
+        self._single = None if column is None else trial.problem.by_group(column)[0]
 
     @property
     def visits(self) -> list[Ints]:
@@ -116,21 +115,19 @@ class Task:
         Ours: where ``idle`` updates in a row met nothing new, 2, 4, 8 .. groups of the best so far
         are sent anywhere: all moves from there are known, and most of them lose.
         """
-        problem, base = self.trial.problem, self.trial.best.base
+        problem, random = self.trial.problem, self.trial.budget.random
+        base = self.trial.best.base
         if self._start == "best" and base is not None:
             placement = problem.by_group(base[0])[0]
             if self.idle:
-                random, count = self.trial.budget.random, len(placement)
-                moved = random.permutation(count)[: 2 ** min(self.idle, 16)]
-                drawn = sampled(uniform(problem.allowed), random.random(count))
-                placement[moved] = drawn[moved]
+                moved = random.permutation(len(placement))[: 2 ** min(self.idle, 16)]
+                placement[moved] = anywhere(problem.allowed, random)[moved]
             return placement
         if self._start == "single" and self._single is not None:
             return self._single.copy()
         if self._start == "first":
             return np.array([able[0] for able in problem.choices], np.int64)
-        even = uniform(problem.allowed)
-        return sampled(even, self.trial.budget.random.random(len(even)))
+        return anywhere(problem.allowed, random)
 
     def bad(self, placement: Ints) -> float:
         """How bad a placement is, evaluated where it was not before. Raises SpentError."""
@@ -152,10 +149,6 @@ class Task:
         latest = np.maximum(rows.max(axis=1, keepdims=True), 1.0)
         begins: Floats = (rows - rows[:, groups].min(axis=1, keepdims=True)) / latest
         return begins
-
-    def _best_start(self) -> Ints | None:
-        column = best_start(self.trial)
-        return None if column is None else self.trial.problem.by_group(column)[0]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -307,8 +300,7 @@ def imitate(
 def _states(task: Task, placement: Ints, moments: list[int]) -> States:
     """Moments of episodes that began at random and do as they should."""
     random, visits = task.trial.budget.random, task.visits
-    even = uniform(task.trial.problem.allowed)
-    devices = sampled(even, random.random((len(moments), len(placement))))
+    devices = anywhere(task.trial.problem.allowed, random, len(moments))
     visited = np.zeros(devices.shape, np.float32)
     begins = list[np.ndarray]()
     for row, marks, moment in zip(devices, visited, moments, strict=True):

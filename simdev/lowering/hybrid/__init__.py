@@ -17,7 +17,7 @@ from itertools import accumulate, pairwise
 
 import numpy as np
 
-from ...costs import ROOFLINE, RUNGS, CostModel
+from ...costs import RUNGS, CostModel
 from ...costs.collectives import CollectiveModel
 from ...costs.roofline import ROOFLINE_ERROR, no_peak, peak_flops, peak_name
 from ...ground.errors import InputError, refuse
@@ -144,6 +144,7 @@ def lower_hybrid(
         " and ".join(_kinds(durations)),
         columns["duration"][row],
         durations.parts,
+        durations.tabled,
     )
 
 
@@ -254,10 +255,8 @@ def _kinds(durations: Durations) -> Counter[str]:
     return Counter(devices[d].kind for ranks in durations.grid.devices for d in ranks)
 
 
-def _sources(durations: Durations, numbers: Ints) -> tuple[dict[str, float], float | None]:
-    """The share of the computing time by rung, and its expected error (None: not known)."""
-    if not durations.costs.profiles:
-        return {ROOFLINE: 1.0}, None
+def _sources(durations: Durations, numbers: Ints) -> tuple[dict[str, float], float]:
+    """The share of the computing time by rung, and its expected error."""
     totals, error = dict.fromkeys(RUNGS, 0.0), 0.0
     counts = np.bincount(numbers, minlength=len(durations.columns))
     for number, parts in durations.parts.items():
@@ -265,7 +264,7 @@ def _sources(durations: Durations, numbers: Ints) -> tuple[dict[str, float], flo
             seconds = part.seconds * int(counts[number])
             totals[part.rung] += seconds
             error += seconds * (ROOFLINE_ERROR if part.rel_err is None else part.rel_err)
-    total = sum(totals.values())
+    total = sum(totals.values()) or 1.0
     return {rung: time / total for rung, time in totals.items() if time}, error / total
 
 

@@ -326,12 +326,12 @@ def join_copies(program: Program) -> None:
         )
         for number, ready in here.complete.items():
             size = program.updated(rank, [number])[1] * p.reduced_bytes
-            row = tail.swap(TO_NEXT, mirror, size, number) + first
+            row = tail.swap(mirror, size, number) + first
             program.edges((before, row) for before in ready)
             program.edges([(row, there.updates[0])])
         if p.zero:
             size = program.updated(rank, list(here.complete))[1] * PARAMETER_BYTES
-            row = tail.swap(TO_NEXT, mirror, size, NO_LAYER) + first
+            row = tail.swap(mirror, size, NO_LAYER) + first
             program.edges([(here.updates[-1], row)])
             program.edges((row, gathered) for gathered in there.gathers)
         program.append(tail)

@@ -16,7 +16,7 @@ from functools import cache, cached_property
 import numpy as np
 
 from ...costs import ROOFLINE, CostModel, DeviceSpec
-from ...costs.collectives import CollectiveModel, flows_wire
+from ...costs.collectives import CollectiveCost, CollectiveModel, flows_wire
 from ...costs.groups import device_prefix
 from ...costs.roofline import clock_share, datasheet_scalars, ideal_seconds, rounded
 from ...ground.errors import InputError
@@ -165,7 +165,7 @@ class Timings:
         self.parts: dict[Hashable, list[Crossing]] = {}
         # Each is asked for by every layer and stage, with few different arguments.
         self.load_ps, self._scalars = cache(self._load_ps), cache(datasheet_scalars)
-        self.collective_ps, self.sent = cache(self._collective_ps), cache(self._sent)
+        self.collective, self.sent = cache(self._collective), cache(self._sent)
         self.dispatched_ps = cache(self._dispatched_ps)
 
     def pattern(self, groups: list[list[Flow]]) -> int:
@@ -179,10 +179,14 @@ class Timings:
         """Over how many nodes the first group of a pattern is spread."""
         return len({self.alike.neighbourhood(device) for device, _ in self.flows[pattern][0]})
 
-    def _collective_ps(self, name: str, size: int, pattern: int) -> int:
-        """How long a collective of the first group of a pattern takes beside those of others."""
+    def _collective(self, name: str, size: int, pattern: int) -> CollectiveCost:
+        """The cost of a collective of the first group of a pattern beside those of others."""
         group, *beside = [tuple(device for device, _ in flows) for flows in self.flows[pattern]]
-        return self.model.cost(name, group, size, beside).ps
+        return self.model.cost(name, group, size, beside)
+
+    def collective_ps(self, name: str, size: int, pattern: int) -> int:
+        """How long such a collective takes."""
+        return self.collective(name, size, pattern).ps
 
     def _dispatched_ps(self, size: int, pattern: int, rate: Fraction) -> int:
         """How long it takes to send tokens within the first group of a pattern: at a share of the
@@ -238,7 +242,8 @@ class Timings:
             return Share(seconds, ROOFLINE, None, "host", f"launch on {kind}")
         seconds = self._by_datasheet(self.specs[kind], load)
         name = f"{load.family} {load.dtype} {load.flops} {load.read} {load.written} on {kind}"
-        return Share(seconds, ROOFLINE, None, load.op_class, name)
+        error = self.costs.estimates.datasheet_error(load, self._source.get(kind, kind))
+        return Share(seconds, ROOFLINE, error, load.op_class, name)
 
     def dispatch(self, kind: str) -> Fraction:
         """Seconds in which the host of a device dispatches a small op."""
@@ -265,7 +270,8 @@ class Durations:
     """Durations (ps) by number: each an array with one for each group of its class.
 
     ``columns`` hold them (or one for all), ``lags`` the latencies behind them, ``parts`` what
-    the kernels of each cost by rung of the ladder. Raises InputError where a kind of
+    the kernels of each cost by rung of the ladder, ``tabled`` the share of a collective that tables
+    tell. Raises InputError where a kind of
     device has no datasheet, or a task takes too long.
     """
 
@@ -277,14 +283,16 @@ class Durations:
         self.cluster, self.specs = timings.cluster, timings.specs
         self.parallelism = parallelism
         self.grid = rank_grid(self.cluster, parallelism)
-        self._kinds = tuple(tuple(map(self._kind, devices)) for devices in self.grid.devices)
-        self._sorts = tuple(tuple(map(self._sort, devices)) for devices in self.grid.devices)
+        ranks = [[self.cluster.devices[d] for d in devices] for devices in self.grid.devices]
+        self._kinds = [[device.kind for device in devices] for devices in ranks]
+        self._sorts = [[(d.kind, Fraction(d.speed)) for d in devices] for devices in ranks]
         self._message = _checked(
             picoseconds(Fraction(parallelism.message_latency)), "message_latency"
         )
         self.columns: list[Ints] = []
         self.lags: list[Ints] = []
         self.parts: dict[int, tuple[Share, ...]] = {}
+        self.tabled: dict[int, float] = {}
         # Each is asked for by every layer and stage, with few different arguments.
         self.compute, self.copy = cache(self._compute), cache(self._copy)
         self.thread, self.host = cache(self._thread), cache(self._host)
@@ -299,12 +307,6 @@ class Durations:
     def alike(self) -> bool:
         """Whether all groups of every class take equally long."""
         return all(bool((column == column[0]).all()) for column in (*self.columns, *self.lags))
-
-    def _kind(self, device: int) -> str:
-        return self.cluster.devices[device].kind
-
-    def _sort(self, device: int) -> tuple[str, Fraction]:
-        return self._kind(device), Fraction(self.cluster.devices[device].speed)
 
     def _compute(self, rank: int, loads: Loads, part: int = 0, parts: int = 1) -> int:
         """The number of what a device of a rank takes for these loads, or for one of equal parts
@@ -375,10 +377,12 @@ class Durations:
     def _collective(self, kind: int, rank: int, name: str, size: int, parts: int = 0) -> int:
         """The number of a collective of a class of groups; ``size`` in bytes as by nccl-tests."""
         places, numbers = self._places(kind, rank)
-        times = (self.timings.collective_ps(name, size, pattern) for pattern in places)
+        costs = [self.timings.collective(name, size, pattern) for pattern in places]
         more = self._message + (self._listed(rank, size, parts) if parts else 0)
-        durations = [_checked(ps + more) for ps in times]
-        return self._add([durations[n] for n in numbers] if len(places) > 1 else durations)
+        durations = [_checked(cost.ps + more) for cost in costs]
+        number = self._add([durations[n] for n in numbers] if len(places) > 1 else durations)
+        self.tabled[number] = min(cost.tabled for cost in costs)
+        return number
 
     def _dispatched(self, rank: int, size: int, dispatcher: Dispatcher, is_launched: bool) -> int:
         """The number of what it takes to send tokens to experts, or back."""
@@ -398,7 +402,9 @@ class Durations:
         kinds, loads = dict.fromkeys(self._kinds[rank]), self._computed(rank, loads)
         hidden = min(self.timings.load_ps(kind, loads) for kind in kinds) * share
         times = self.columns[moved].tolist()
-        return self._add([max(ps - int(hidden), int(ps * kept)) for ps in times])
+        number = self._add([max(ps - int(hidden), int(ps * kept)) for ps in times])
+        self.tabled[number] = self.tabled.get(moved, 0.0)
+        return number
 
     def nodes(self, kind: int, rank: int) -> int:
         """Over how many nodes a group of a class is spread, at most."""

@@ -221,10 +221,10 @@ class Template:
         self.transfer = self.add(queue, duration, size, rank)
         return self.transfer
 
-    def swap(self, queue: int, rank: int, size: int, layer: int) -> int:
+    def swap(self, rank: int, size: int, layer: int) -> int:
         """A row that swaps data with the rank that has the other copy of a stage: its number."""
         duration = self.durations.transfer(self.rank, rank, size)
-        return self.add(queue, duration, size, layer, roles.DATA)
+        return self.add(TO_NEXT, duration, size, layer, roles.DATA)
 
     def add(
         self,

@@ -103,7 +103,7 @@ def sharded_order(order: Order, graph: Graph, sharded: Partitioned) -> Order:
             readers.setdefault(ops[producer].name, []).append(op.name)
     # Backwards, so that the readers of a sum of sums have their priority already.
     for op in reversed(ops):
-        if origins[op.name].role in ("sum", "sync", "stored") and op.name in readers:
+        if origins[op.name].adds_up and op.name in readers:
             priority[op.name] = min(priority[name] for name in readers[op.name])
     # What names no op stays: the pass that orders queues tells of it.
     unknown = {name: value for name, value in order.priority.items() if name not in graph.index}

@@ -188,53 +188,36 @@ class MessageWriter:
         """
         rows: list[int] = []
         for j, (name, size) in enumerate(segments):
-            rank, before = crossing.ranks[1 if crossing.tasks else 0], 0
-            if j == 0:
-                before = crossing.stages[0].before_ps
-            if not crossing.tasks:
-                before += crossing.cost_ps
+            priority, output = crossing.ranks[1 if crossing.tasks else 0], crossing.output
+            before = 0 if j else crossing.stages[0].before_ps
+            before += 0 if crossing.tasks else crossing.cost_ps
             rows = []
             for stage in crossing.stages:
-                after = stage.gap_ps if j == len(segments) - 1 else 0
+                held_ps = 0 if stage.links else transmission_ps(size, stage.bandwidth)
+                if before + held_ps > MAX_PS:
+                    raise InputError(f"sync: a message of {size} bytes takes more than 53 days")
+                row = self.columns.task(
+                    name,
+                    TRANSFER,
+                    stage.ends,
+                    op=crossing.op,
+                    output=output,
+                    duration=before + held_ps,
+                    lag=stage.lag_ps,
+                    gap=stage.gap_ps if j == len(segments) - 1 else 0,
+                    priority=priority,
+                    size=size,
+                    held=stage.held,
+                    links=stage.links,
+                    flow=bool(stage.links),
+                )
+                rows.append(row)
                 # What a worker sends is told by its first stage; the others only pass it on.
-                sent = (ARRIVING, NONE, 0) if rows else (rank, crossing.output, before)
-                rows.append(self._task(name, stage, size, crossing.op, sent, after))
+                priority, output, before = ARRIVING, NONE, 0
             self.columns.wait(rows[0], crossing.tasks[-1:])
             self.columns.chain(rows)
             crossing.tasks.append(rows[0])
         return rows[-1]
-
-    def _task(
-        self,
-        name: str,
-        stage: Stage,
-        size: int,
-        op: int,
-        sent: tuple[int, int, int],
-        gap: int,
-    ) -> int:
-        """One segment in one stage; ``sent`` are its priority, the output, and the ps that it costs
-        beside its bytes.
-        """
-        priority, output, before = sent
-        duration = before + (0 if stage.links else transmission_ps(size, stage.bandwidth))
-        if duration > MAX_PS:
-            raise InputError(f"sync: a message of {size} bytes takes more than 53 days")
-        return self.columns.task(
-            name,
-            TRANSFER,
-            stage.ends,
-            op=op,
-            output=output,
-            duration=duration,
-            lag=stage.lag_ps,
-            gap=gap,
-            priority=priority,
-            size=size,
-            held=stage.held,
-            links=stage.links,
-            flow=bool(stage.links),
-        )
 
     def _segments(self, size: int, pieces: tuple[tuple[Stage, ...], ...]) -> tuple[int, ...]:
         """The sizes in bytes of the segments of a message, which is cut where it passes several

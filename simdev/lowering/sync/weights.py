@@ -47,22 +47,12 @@ class Weight:
     made: int
 
 
-@dataclass(frozen=True, slots=True)
-class Gated:
-    """A graph with gates, the placement that goes with it, and the weights that are
-    synchronised.
-    """
-
-    graph: Graph
-    strategy: Strategy
-    origins: Mapping[str, Origin]
-    weights: tuple[Weight, ...]
-
-
 def gated(
     graph: Graph, cluster: Cluster, strategy: Strategy, origins: Mapping[str, Origin], sync: Sync
-) -> Gated:
-    """A split graph with gates in place of its synchronisations. Raises InputError."""
+) -> tuple[Graph, Strategy, dict[str, Origin], tuple[Weight, ...]]:
+    """A split graph with gates in place of its synchronisations, with the placement and the origins
+    that go with it, and the weights that are synchronised. Raises InputError.
+    """
     taken = dict(_reduced_gradients(graph, cluster, origins))
     alone = dict(_lone_gradients(graph, cluster, strategy, sync, taken))
     gates = _Gates(graph, cluster, taken, alone)
@@ -76,7 +66,7 @@ def gated(
     order = _order(strategy.order, gates.made_for, kept)
     strategy = replace(strategy, placement=placement | gates.placement, order=order)
     averages = sync.every is not None
-    return Gated(opened, strategy, origin_of, tuple(_weights(opened, gates.sums, averages)))
+    return opened, strategy, origin_of, tuple(_weights(opened, gates.sums, averages))
 
 
 def server_devices(sync: Sync, cluster: Cluster) -> tuple[int, ...] | None:

@@ -109,7 +109,7 @@ def write_fitted(
     folder of ``place`` (``path`` where that is None: it may be a temporary file). Raises
     InputError, OSError.
     """
-    written = _document(source, path if place is None else place)
+    written = _document(source, place or path)
     # By the writer of clusters, so that both outputs say the same.
     written["cluster"] = json.loads(cluster_text(fitted_cluster(calibration)))
     timed = _timed_ops(calibration)
@@ -134,7 +134,7 @@ def write_fitted_steps(
         "mean_error_left_out": fit.mean_error("left_out"),
         "source": f"simdev calibrate {__version__} on {fit.source}",
     }
-    written = _document(source, path if place is None else place)
+    written = _document(source, place or path)
     written["graph"] |= {"host_time": times}
     _write(path, written, {"graph.host_time": origin})
 
@@ -150,7 +150,7 @@ def write_hosted(
         for op in graph_of(calibration.scenario).ops
         if isinstance(op.host_time, (int, Fraction))
     }
-    written = _document(source, path if place is None else place)
+    written = _document(source, place or path)
     _write(path, written | {"graph": _graph_with(source, "host_time", times)})
 
 

@@ -7,7 +7,7 @@ finds them is in ``simdev.costs.dispatch``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any, NamedTuple
@@ -129,8 +129,9 @@ def calibrate_host(scenario: Scenario, measured: HostTimes) -> HostCalibration:
     known = _host_seconds(scenario)
     before = _step_s(scenario)
     if measured.ops:
-        _require_some(measured, known)
-        times = {op: measured.ops.get(name, time) for (op, name), time in known.items()}
+        names = {op: graph_of(scenario).ops[op].name for op in known}
+        _require_some(measured, list(names.values()))
+        times = {op: measured.ops.get(names[op], time) for op, time in known.items()}
         fitted = _with_hosts(scenario, times)
     elif measured.phases:
         factors = _factors(scenario, known, measured)
@@ -143,19 +144,18 @@ def calibrate_host(scenario: Scenario, measured: HostTimes) -> HostCalibration:
     return HostCalibration(fitted, phases, steps, measured.source)
 
 
-def _host_seconds(scenario: Scenario) -> dict[tuple[int, str], Fraction]:
-    """The host time of each op by position and name, where it is known."""
+def _host_seconds(scenario: Scenario) -> dict[int, Fraction]:
+    """The host time of each op by position, where it is known."""
     graph, cluster = graph_of(scenario), scenario.cluster
     prepared = Prepared(graph, cluster, scenario.costs, scenario.memory)
     placement = resolve_placement(prepared.graph, cluster, scenario.strategy.placement)
     known = {}
-    for i, op in enumerate(graph.ops):
-        device = placement[i]
+    for i, device in enumerate(placement):
         host = cluster.host_of(device)
         if host is not None and host.mode == "eager":
             cost = prepared.costed.host_cost(i, cluster.devices[device].kind)
             if cost is not None:
-                known[i, op.name] = cost.seconds
+                known[i] = cost.seconds
     if not any(known.values()):
         modes = {host.mode for host in map(cluster.host_of, cluster.hosted) if host is not None}
         if modes == {"graph"}:
@@ -166,16 +166,16 @@ def _host_seconds(scenario: Scenario) -> dict[tuple[int, str], Fraction]:
     return known
 
 
-def _by_phase(scenario: Scenario, known: Mapping[tuple[int, str], Fraction]) -> dict[str, float]:
+def _by_phase(scenario: Scenario, known: Mapping[int, Fraction]) -> dict[str, float]:
     ops = graph_of(scenario).ops
     sums: dict[str, Fraction] = {}
-    for (i, _), seconds in known.items():
+    for i, seconds in known.items():
         sums[ops[i].phase] = sums.get(ops[i].phase, Fraction(0)) + seconds
     return {phase: float(sums[phase]) for phase in PHASES if phase in sums}
 
 
 def _factors(
-    scenario: Scenario, known: Mapping[tuple[int, str], Fraction], measured: HostTimes
+    scenario: Scenario, known: Mapping[int, Fraction], measured: HostTimes
 ) -> dict[str, Fraction]:
     sums = _by_phase(scenario, known)
     absent = [phase for phase in measured.phases if not sums.get(phase)]
@@ -186,9 +186,8 @@ def _factors(
     return {phase: Fraction(time / sums[phase]) for phase, time in measured.phases.items()}
 
 
-def _require_some(measured: HostTimes, known: Mapping[tuple[int, str], Fraction]) -> None:
+def _require_some(measured: HostTimes, names: Sequence[str]) -> None:
     """Raises InputError where no dispatch of a trace is that of an op."""
-    names = [name for _, name in known]
     if not any(name in measured.ops for name in names):
         raise InputError(
             f'no span "dispatch OP" bears the name of an op: the trace has '
@@ -198,7 +197,7 @@ def _require_some(measured: HostTimes, known: Mapping[tuple[int, str], Fraction]
 
 
 def _to_step(
-    scenario: Scenario, known: Mapping[tuple[int, str], Fraction], target: float, before: float
+    scenario: Scenario, known: Mapping[int, Fraction], target: float, before: float
 ) -> Scenario:
     """One factor for all, at which the step lasts as long as was measured."""
 
@@ -223,11 +222,11 @@ def _to_step(
 
 def _scaled(
     scenario: Scenario,
-    known: Mapping[tuple[int, str], Fraction],
+    known: Mapping[int, Fraction],
     factor: Callable[[str], Fraction],
 ) -> Scenario:
     ops = graph_of(scenario).ops
-    return _with_hosts(scenario, {i: factor(ops[i].phase) * time for (i, _), time in known.items()})
+    return _with_hosts(scenario, {i: factor(ops[i].phase) * time for i, time in known.items()})
 
 
 def _with_hosts(scenario: Scenario, times: Mapping[int, Fraction]) -> Scenario:

@@ -42,28 +42,23 @@ class Solution:
     count: int
 
 
-def _least_squares() -> Any:
+def optimizers() -> Any:
+    """``scipy.optimize``. Raises SimdevError where there is none."""
     try:
-        from scipy.optimize import least_squares
+        from scipy import optimize
     except ModuleNotFoundError:
         raise SimdevError(f"calibrate needs scipy: {install_line('solvers')}") from None
-    return least_squares
+    return optimize
 
 
 def independent(columns: Floats) -> list[int]:
     """The columns that no sum of multiples of the ones chosen before them gives."""
     chosen: list[int] = []
-    basis: list[Floats] = []
-    for k in range(columns.shape[1]):
-        column = columns[:, k].astype(np.float64)
-        length = float(np.linalg.norm(column))
-        for _ in range(2):  # twice: once leaves rounding errors of the size that is judged
-            for direction in basis:
-                column = column - (direction @ column) * direction
-        rest = float(np.linalg.norm(column))
-        if length and rest > DEPENDENT * length:
+    for k, column in enumerate(columns.T):
+        before = columns[:, chosen]
+        rest = column - before @ np.linalg.lstsq(before, column, rcond=None)[0]
+        if np.linalg.norm(rest) > DEPENDENT * np.linalg.norm(column):
             chosen.append(k)
-            basis.append(column / rest)
     return chosen
 
 
@@ -80,7 +75,7 @@ def solve(
     ``scale`` is what the error of each target is proportional to (None: to the value that the model
     gives it), ``care`` how much each counts beside the others.
     """
-    least_squares = _least_squares()
+    least_squares = optimizers().least_squares
     unit = np.abs(columns).max(axis=0)
     weights = care / (np.abs(target) if scale is None else scale)
     rows = columns / unit

@@ -13,7 +13,7 @@ only.
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
@@ -23,14 +23,14 @@ import numpy as np
 from ...execution.engine import WORTH_COMPILING, choose, simulate
 from ...execution.scenario import Scenario, execute, load_scenario
 from ...files.reading import PathLike, label, parse_json, read_text
-from ...ground.errors import InputError, SimdevError, install_line
+from ...ground.errors import InputError
 from ...ground.units import PS_PER_SECOND, parse_time
 from ...nouns.graph import PHASES
 from ...nouns.models.large import Transformer
 from ...nouns.models.large.roles import DISPATCH
 from ...nouns.taskgraph import Ints, TaskGraph
 from ...search.sweep.point import rows_of
-from .solve import Floats, shortest
+from .solve import Floats, optimizers, shortest
 
 STEP = "step"
 """The column of a table that tells how long a step took."""
@@ -207,7 +207,7 @@ def _errors(models: Sequence[_Lowered], times: Floats) -> Floats:
 
 def _fitted(models: Sequence[_Lowered]) -> Floats:
     """Seconds by phase of least mean |log error|."""
-    descend = _minimizer()
+    minimize = optimizers().minimize
 
     def badness(logs: Floats) -> float:
         ratios = 1 + _errors(models, np.exp(logs))
@@ -218,23 +218,9 @@ def _fitted(models: Sequence[_Lowered]) -> Floats:
     # Twice: a simplex that has shrunk in a valley finds out of it with a new one.
     for width in (_WIDE, _NARROW):
         corners = np.vstack((best, best + width * np.eye(len(best))))
-        best = descend(badness, corners)
-    return np.exp(best)
-
-
-def _minimizer() -> Callable[[Callable[[Floats], float], Floats], Floats]:
-    try:
-        from scipy.optimize import minimize
-    except ImportError:
-        reason = f"fitting host times needs scipy: {install_line('solvers')}"
-        raise SimdevError(reason) from None
-
-    def descend(function: Callable[[Floats], float], corners: Floats) -> Floats:
         options = {"initial_simplex": corners, "xatol": 1e-3, "fatol": 1e-6, "maxiter": 400}
-        optimum = minimize(function, corners[0], method="Nelder-Mead", options=options)
-        return np.asarray(optimum.x, np.float64)
-
-    return descend
+        best = minimize(badness, best, method="Nelder-Mead", options=options).x
+    return np.exp(best)
 
 
 def steps_text(fit: StepFit) -> str:

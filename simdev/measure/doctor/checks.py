@@ -77,11 +77,7 @@ def backward(sheet: Sheet) -> Iterator[str]:
         if len(ahead) == 1 and len(parts) == len(samples):
             ratio = sum(sample.device_ns for sample in samples) / ahead[0].device_ns
             least = 0.0 if op_class(ahead[0].kind) == "elementwise" else LEAST
-            if (
-                not least
-                <= ratio
-                <= MOST * max(1.0, _flops_and_bytes(samples) / _flops_and_bytes(ahead) / USUAL)
-            ):
+            if not least <= ratio <= MOST * max(1.0, _size(samples) / _size(ahead) / USUAL):
                 strange.append((-abs(np.log(ratio / 2)), f"{ahead[0]} ({ratio:.3g} times)"))
     if strange:
         worst = [text for _, text in sorted(strange, key=lambda pair: pair[0])]
@@ -91,15 +87,8 @@ def backward(sheet: Sheet) -> Iterator[str]:
         )
 
 
-def _flops_and_bytes(samples: Sequence[Sample]) -> float:
-    """Bytes that ops touch, or a tenth of their FLOPs where that is more: where a device turns to
-    compute.
-    """
-    loads = [sample.load for sample in samples]
-    return (
-        sum(max(load.read + load.written, load.flops // 10) for load in loads if load is not None)
-        or 1.0
-    )
+def _size(samples: Sequence[Sample]) -> float:
+    return sum(sample.size for sample in samples) or 1.0
 
 
 def _mark(sample: Sample) -> str | None:
@@ -263,9 +252,10 @@ def times(sheet: Sheet) -> Iterator[str]:
     yield from _against_datasheet(sheet)
     groups: defaultdict[tuple[str, str], list[tuple[float, Sample]]] = defaultdict(list)
     for sample in sheet.samples:
-        work = _work(sample)
-        if work and sample.device_ns > 0:
-            groups[sample.device, sample.kind].append((log10(sample.device_ns / work), sample))
+        # Of less work, little can be told from a launch.
+        if sample.size > 1e6 and sample.device_ns > 0:
+            pace = log10(sample.device_ns / sample.size)
+            groups[sample.device, sample.kind].append((pace, sample))
     for members in groups.values():
         if len(members) >= FEWEST_PEERS:
             yield from _strangers(members)
@@ -295,16 +285,6 @@ def _against_datasheet(sheet: Sheet) -> Iterator[str]:
             f"half of the long ops take over {median(slow):.3g} times what the datasheet "
             "allows: not nanoseconds?"
         )
-
-
-def _work(sample: Sample) -> float:
-    """Bytes, or FLOPs where they are the most of the work; 0 where too little to be told from a
-    launch.
-    """
-    if sample.load is None:
-        return 0.0
-    size = float(max(sample.load.read + sample.load.written, sample.load.flops / 10))
-    return size if size > 1e6 else 0.0
 
 
 def _strangers(members: list[tuple[float, Sample]]) -> Iterator[str]:

@@ -94,6 +94,15 @@ class Sample:
         return json.dumps(self._parts[1:])
 
     @property
+    def size(self) -> float:
+        """The bytes that the op touches, or a tenth of its FLOPs where that is more: where a device
+        turns to compute. 0 where its kind is not known.
+        """
+        if self.load is None:
+            return 0.0
+        return float(max(self.load.read + self.load.written, self.load.flops // 10))
+
+    @property
     def measured(self) -> bool:
         """Whether the row says that it was measured."""
         return bool(self.details.get("src", "measured") == "measured")

@@ -170,27 +170,25 @@ def _is_users_call() -> bool:
 def _numbered(func: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
     """The arguments with a device in place of its bare number, which is a GPU's."""
     if "device" in kwargs:
-        kwargs = {**kwargs, "device": _of_number(kwargs["device"])}
+        kwargs = {**kwargs, "device": of_number(kwargs["device"])}
     if func is Tensor.to and len(args) > 1:
-        args = args[0], _of_number(args[1]), *args[2:]
+        args = args[0], of_number(args[1]), *args[2:]
     is_bare = func is torch.device and len(args) == 1
-    return (tuple(map(_of_number, args)) if is_bare else args), kwargs
+    return (tuple(map(of_number, args)) if is_bare else args), kwargs
 
 
-def _of_number(value: Any) -> Any:
+def of_number(value: Any) -> Any:
+    """The argument, a GPU in place of its bare number."""
     return torch.device("cuda", value) if type(value) is int else value
 
 
-def numbered(parse: Callable[..., Any]) -> Callable[..., Any]:
-    """The function that reads what ``Module.to`` is given, with devices in place of their numbers;
-    no function mode sees it.
-    """
+def reading(change: Callable[[Any], Any], function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function with each of its arguments changed, for calls that no function mode sees."""
 
-    def parsed(*args: Any, **kwargs: Any) -> Any:
-        changed = {name: _of_number(value) for name, value in kwargs.items()}
-        return parse(*map(_of_number, args), **changed)
+    def changed(*args: Any, **kwargs: Any) -> Any:
+        return function(*map(change, args), **{name: change(x) for name, x in kwargs.items()})
 
-    return parsed
+    return changed
 
 
 def names_cuda(value: Any) -> bool:
@@ -209,16 +207,6 @@ def on_cpu(value: Any) -> Any:
     if names_cuda(value):
         return "cpu" if isinstance(value, str) else CPU
     return value
-
-
-def read_as_cpu(function: Callable[..., Any], position: int) -> Callable[..., Any]:
-    """The function with "cpu" in place of "cuda" as its argument of that position."""
-
-    def reading(*args: Any, **kwargs: Any) -> Any:
-        changed = [on_cpu(arg) if i == position else arg for i, arg in enumerate(args)]
-        return function(*changed, **{name: on_cpu(value) for name, value in kwargs.items()})
-
-    return reading
 
 
 class Generator(torch.Generator):

@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import wraps
@@ -41,7 +41,7 @@ from ...ground.errors import InputError
 from ..tracing import is_users, running_line
 from . import ddp
 from .attention import scaled_dot_product_attention
-from .devices import Devices, Generator, as_list, numbered, read_as_cpu
+from .devices import Devices, Generator, as_list, of_number, on_cpu, reading
 from .streams import Event, Stream, Streams
 
 CUDA = torch.device("cuda")
@@ -92,8 +92,7 @@ def pretended(world: World, mail: Mail) -> Iterator[Streams]:
     Rank.named.clear()
     with ExitStack() as stack:
         stack.enter_context(patch.dict(os.environ, world.environment))
-        for target, name, value in _replacements(world, streams, mail, devices):
-            stack.enter_context(patch.object(target, name, value, create=True))
+        stack.enter_context(replaced(_replacements(world, streams, mail, devices)))
         stack.enter_context(devices)
         try:
             yield streams
@@ -193,6 +192,16 @@ class Mail:
 # What replaces what, while a script runs.
 
 Replacement = tuple[Any, str, Any]
+"""The owner of a name, the name, and another value of it."""
+
+
+@contextmanager
+def replaced(replacements: Iterable[Replacement]) -> Iterator[None]:
+    """Runs the block with other values of names."""
+    with ExitStack() as stack:
+        for owner, name, value in replacements:
+            stack.enter_context(patch.object(owner, name, value, create=True))
+        yield
 
 
 def _replacements(
@@ -206,7 +215,7 @@ def _replacements(
     yield torch.nn.Module, "_apply", _applied
     # Not by Devices: what a backward computes again runs outside of modes of functions.
     yield F, "scaled_dot_product_attention", scaled_dot_product_attention
-    yield torch._C._nn, "_parse_to", numbered(torch._C._nn._parse_to)
+    yield torch._C._nn, "_parse_to", reading(of_number, torch._C._nn._parse_to)
     yield torch, "set_default_device", devices.set_default
     yield torch, "Generator", Generator
     yield torch.random, "fork_rng", lambda *_, **__: nullcontext()
@@ -224,7 +233,7 @@ def _replacements(
             "_get_foreach_kernels_supported_devices",
             lambda: ["cuda"] if streams.on_cpu else ["cpu", "cuda"],
         )
-    yield torch.amp.autocast, "__init__", read_as_cpu(torch.amp.autocast.__init__, 1)
+    yield torch.amp.autocast, "__init__", reading(on_cpu, torch.amp.autocast.__init__)
     yield from _meshes()
     yield from _distributed(world, streams, mail)
     yield from ddp.replacements()
@@ -409,7 +418,7 @@ def _meshes() -> Iterator[Replacement]:
     for name in filter(mesh.__dict__.__contains__, _OF_MESHES):
         method = mesh.__dict__[name]
         kind = type(method) if isinstance(method, staticmethod | classmethod) else None
-        function = _really(read_as_cpu(method.__func__ if kind else method, 1))
+        function = _really(reading(on_cpu, method.__func__ if kind else method))
         function = _of_ranks(function) if name == "__init__" else function
         yield mesh, name, kind(function) if kind else function
 
@@ -510,26 +519,28 @@ def _objects(mail: Mail) -> dict[str, Callable[..., Any]]:
     ranks were equal.
     """
 
-    def whole(group: Any, rank: int) -> int:
-        return dist.get_global_rank(group, rank) if group is not None else rank
+    def named(rank: Any = None, group: Any = None, place: Any = None) -> int:
+        """A rank of the world, which may be named by its place in a group."""
+        if place is None:
+            return rank or 0
+        return dist.get_global_rank(group, place) if group is not None else int(place)
 
     def send(
         objects: Any, dst: Any = None, group: Any = None, group_dst: Any = None, **_: Any
     ) -> None:
-        mail.send(dumps(objects), dst if dst is not None else whole(group, group_dst))
+        mail.send(dumps(objects), named(dst, group, group_dst))
 
     def receive(
         objects: Any, src: Any = None, group: Any = None, group_src: Any = None, **_: Any
     ) -> int:
-        source = src if src is not None else whole(group, group_src)
+        source = named(src, group, group_src)
         objects[:] = loads(mail.receive(source))
-        return int(source)
+        return source
 
     def broadcast(
         objects: Any, src: Any = None, group: Any = None, group_src: Any = None, **_: Any
     ) -> None:
-        source = whole(group, group_src) if group_src is not None else src or 0
-        objects[:] = loads(mail.broadcast(dumps(objects), source))
+        objects[:] = loads(mail.broadcast(dumps(objects), named(src, group, group_src)))
 
     def gather(objects: Any, value: Any, *_: Any, **__: Any) -> None:
         objects[:] = [value] * len(objects)

@@ -14,8 +14,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
-from unittest.mock import patch
 
 import torch
 import torch.distributed as dist
@@ -36,9 +36,8 @@ from ..kinds import (
 )
 from ..record import (
     USERS,
-    Call,
+    Dispatched,
     Instance,
-    Record,
     Recorder,
     TensorSpec,
     is_view,
@@ -48,6 +47,7 @@ from ..record import (
 )
 from ..tracing import running_line
 from .devices import Devices, on_cpu
+from .pretend import Replacement
 from .scopes import RankScopes, in_backward
 from .shapes import Shapes
 from .streams import Future, Streams
@@ -99,7 +99,8 @@ class RankRecorder(Recorder):
     """Fills ``records`` while a script runs and ``recording`` is true.
 
     By the number of a record ``issued`` tells its stream and the records for which it waits,
-    ``messages`` its message, and ``placed`` which of its outputs are memory that was there before.
+    ``messages`` its message, ``placed`` which of its outputs are memory that was there before, and
+    ``shared`` for each of them the first that is the same memory.
     """
 
     def __init__(self, streams: Streams, rank: int) -> None:
@@ -110,6 +111,7 @@ class RankRecorder(Recorder):
         self.issued: dict[int, tuple[str, frozenset[int]]] = {}
         self.messages: dict[int, Message] = {}
         self.placed: dict[int, tuple[bool, ...]] = {}
+        self.shared: dict[int, tuple[int, ...]] = {}
         self.notes: dict[str, None] = {}
         self.devices = Devices.running
         self.hosts: list[str] = []
@@ -255,25 +257,30 @@ class RankRecorder(Recorder):
         outputs = outputs or writes
         if not outputs or (is_view(writes, inputs, outputs) and name not in _WRITES):
             return
-        self._record_operator(func, arguments, inputs, outputs, result, instance)
+        self._record_operator(Dispatched(func, arguments, inputs, outputs, instance), result)
 
     def _instance(self) -> Instance:
         return UPDATE if self.phase == "update" else super()._instance()
 
-    def _record(self, *args: Any, **kwargs: Any) -> None:
-        there = tuple(self._sources.get(key_of(tensor)) is not None for tensor in args[4])
-        super()._record(*args, **kwargs)
+    def _record(self, kind: str, op: Dispatched, operands: Sequence[int]) -> None:
+        there = self._there(op.outputs)
+        super()._record(kind, op, operands)
         # Inputs that were never seen before have become records in front of it.
         index = len(self.records) - 1
         # A part of a new memory makes all of it.
-        specs = (
-            TensorSpec.of(x) if old else _spec(x) for x, old in zip(args[4], there, strict=True)
-        )
-        self.records[index] = replace(self.records[index], outputs=tuple(specs))
+        pairs = zip(op.outputs, there, strict=True)
+        specs = tuple(TensorSpec.of(made) if old else _spec(made) for made, old in pairs)
+        self.records[index] = replace(self.records[index], outputs=specs)
         self.placed[index] = there
+        keys = list(map(key_of, op.outputs))
+        self.shared[index] = tuple(map(keys.index, keys))
         self.issued[index] = self.streams.issue(index)
         if self.scopes.is_orphan:
             self.orphans.add(index)
+
+    def _there(self, tensors: Sequence[Tensor]) -> tuple[bool, ...]:
+        """By tensor whether its memory was there before."""
+        return tuple(self._sources.get(key_of(tensor)) is not None for tensor in tensors)
 
     def _note_source(self, tensor: Tensor, source: tuple[int, int] | None) -> None:
         # Written in place: the memory stays that of whatever made it, and gets no second life.
@@ -367,7 +374,12 @@ class RankRecorder(Recorder):
         # What is called to be done at once runs in the current stream, as NCCL does it; sends and
         # receives and functional collectives are always waited for later.
         at_once = not arguments.get("async_op", True)
-        index = self._add_message(func, message, inputs, outputs, at_once)
+        there = self._there(outputs)
+        op = Dispatched(func, {}, inputs, outputs, self._instance())
+        super()._record(message.kind, op, range(len(inputs)))
+        index = len(self.records) - 1
+        self.placed[index], self.messages[index] = there, message
+        self._issue_message(index, message, at_once)
         if func.namespace != "c10d":
             for tensor in outputs:
                 self._waits[key_of(tensor)] = index
@@ -377,7 +389,8 @@ class RankRecorder(Recorder):
         copy = torch.ops.aten.clone.default
         for read, made in zip(inputs, outputs, strict=False):
             if key_of(read) != key_of(made):
-                self._record("clone", copy, {"self": read}, [read], [made], self._instance())
+                op = Dispatched(copy, {"self": read}, [read], [made], self._instance())
+                self._record("clone", op, (0,))
 
     def _message(
         self,
@@ -397,32 +410,6 @@ class RankRecorder(Recorder):
         size = max(_bytes(inputs), _bytes(outputs))
         tag = int(arguments.get("tag", 0))
         return Message(kind, ranks, size, peer, sends, tag, running_line(), group.group_name)
-
-    def _add_message(
-        self,
-        func: Any,
-        message: Message,
-        inputs: Sequence[Tensor],
-        outputs: Sequence[Tensor],
-        at_once: bool,
-    ) -> int:
-        there = tuple(self._sources.get(key_of(tensor)) is not None for tensor in outputs)
-        read = [tensor for tensor in inputs if self._sources.get(key_of(tensor), ()) is not None]
-        sources = tuple(self.source_of(tensor) for tensor in read)
-        specs = tuple(map(TensorSpec.of, read)), tuple(map(TensorSpec.of, outputs))
-        call = Call(func, (), {}, *specs)
-        index = len(self.records)
-        instance = self._instance()
-        operands = tuple(range(len(read)))
-        self.records.append(
-            Record(message.kind, self.phase, {}, call, operands, sources, call.made, instance)
-        )
-        for number, tensor in enumerate(outputs):
-            self._note_source(tensor, (index, number))
-        self.placed[index] = there
-        self.messages[index] = message
-        self._issue_message(index, message, at_once)
-        return index
 
     def _issue_message(self, index: int, message: Message, at_once: bool) -> None:
         """Issues a call to the current stream, or to that of its communicator behind what the
@@ -451,8 +438,7 @@ class RankRecorder(Recorder):
         if index is not None:
             self.streams.current.frontier.add(index)
 
-    @contextmanager
-    def watching_groups(self) -> Iterator[None]:
+    def replacements(self) -> Iterator[Replacement]:
         """Links what calls of process groups return to their records, for ``work.wait()``."""
         wait = c10d.FakeWork.wait
 
@@ -460,12 +446,11 @@ class RankRecorder(Recorder):
             self._works.pop(id(work), (None, Future(None, ())))[1].wait()
             return wait(work, *args)
 
-        with (
-            patch.object(c10d.FakeWork, "wait", waiting),
-            patch.object(c10d.FakeWork, "get_future", lambda work: self._works[id(work)][1]),
-            _patched(c10d.ProcessGroup, self._linked),
-        ):
-            yield
+        yield c10d.FakeWork, "wait", waiting
+        yield c10d.FakeWork, "get_future", lambda work: self._works[id(work)][1]
+        groups = c10d.ProcessGroup
+        for name in filter(partial(hasattr, groups), METHODS):
+            yield groups, name, self._linked(name, getattr(groups, name))
 
     def _linked(self, name: str, method: Callable[..., Any]) -> Callable[..., Any]:
         if name == "_start_coalescing":
@@ -504,18 +489,6 @@ METHODS = (
     "all_to_all_single",
 )  # fmt: skip
 """The methods of process groups that send."""
-
-
-@contextmanager
-def _patched(owner: Any, wrapped: Callable[[str, Any], Any]) -> Iterator[None]:
-    methods = {name: getattr(owner, name) for name in METHODS if hasattr(owner, name)}
-    for name, method in methods.items():
-        setattr(owner, name, wrapped(name, method))
-    try:
-        yield
-    finally:
-        for name, method in methods.items():
-            setattr(owner, name, method)
 
 
 # Private, but what functional collectives themselves call.

@@ -19,6 +19,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from inspect import signature
+from itertools import chain
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -37,7 +38,7 @@ from torch.utils.data.dataloader import DataLoader, _BaseDataLoaderIter
 from ...ground.errors import InputError
 from ..building import flat_step
 from ..tracing import refusing, running_line
-from .pretend import Mail, World, pretended
+from .pretend import Mail, Replacement, World, pretended, replaced
 from .recording import RankRecorder
 from .scopes import local
 from .settings import changed
@@ -230,11 +231,7 @@ def running(world: World, mail: Mail) -> Iterator[Steps]:
             register_optimizer_step_post_hook(steps.update_ends),
         ):
             stack.callback(hook.remove)
-        stack.enter_context(_optimizers(steps))
-        stack.enter_context(_loading(recorder))
-        stack.enter_context(_storages(recorder))
-        stack.enter_context(_uncompiled(recorder))
-        stack.enter_context(recorder.watching_groups())
+        stack.enter_context(replaced(chain(_replacements(steps), recorder.replacements())))
         stack.enter_context(mode)
         stack.enter_context(recorder)
         stack.enter_context(recorder.scopes.watching())
@@ -244,21 +241,27 @@ def running(world: World, mail: Mail) -> Iterator[Steps]:
             Steps.running = None
 
 
-@contextmanager
-def _optimizers(steps: Steps) -> Iterator[None]:
-    """Notes every optimizer that is made."""
-    make = Optimizer.__init__
+def _replacements(steps: Steps) -> Iterator[Replacement]:
+    """What notes optimizers and memory, and what takes the place of data loaders and compilers."""
+    make, recorder = Optimizer.__init__, steps.recorder
 
     def made(optimizer: Optimizer, *args: Any, **kwargs: Any) -> None:
         steps.made.add(id(optimizer))
         make(optimizer, *args, **kwargs)
 
-    with patch.object(Optimizer, "__init__", made):
-        yield
+    yield Optimizer, "__init__", made
+    yield from _loading(recorder)
+    resize = torch.UntypedStorage.resize_
+
+    def resizing(storage: Any, size: int) -> Any:
+        recorder.note_size(storage, size)
+        return resize(storage, size)
+
+    yield torch.UntypedStorage, "resize_", resizing  # FSDP resizes what it gathered
+    yield from _uncompiled(recorder)
 
 
-@contextmanager
-def _loading(recorder: RankRecorder) -> Iterator[None]:
+def _loading(recorder: RankRecorder) -> Iterator[Replacement]:
     """Lets data loaders load in this process, unrecorded: it is no work of a device."""
     make = DataLoader.__init__
     here = dict(num_workers=0, timeout=0, prefetch_factor=None, persistent_workers=False)
@@ -266,37 +269,12 @@ def _loading(recorder: RankRecorder) -> Iterator[None]:
     def made(*args: Any, **kwargs: Any) -> None:
         make(**{**signature(make).bind(*args, **kwargs).arguments, **here, "pin_memory": False})
 
-    def unrecorded(load: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        def loading(loader: Any) -> Any:
-            with recorder.resting():
-                return load(loader)
-
-        return loading
-
-    loads = unrecorded(_BaseDataLoaderIter.__next__)
-    with (
-        patch.object(DataLoader, "__init__", made),
-        patch.object(DataLoader, "__iter__", unrecorded(DataLoader.__iter__)),
-        patch.object(_BaseDataLoaderIter, "__next__", loads),
-    ):
-        yield
+    yield DataLoader, "__init__", made
+    for home, name in ((DataLoader, "__iter__"), (_BaseDataLoaderIter, "__next__")):
+        yield home, name, recorder.resting()(getattr(home, name))
 
 
-@contextmanager
-def _storages(recorder: RankRecorder) -> Iterator[None]:
-    """Watches memory that is given back and taken anew: FSDP resizes what it gathered."""
-    resize = torch.UntypedStorage.resize_
-
-    def resizing(storage: Any, size: int) -> Any:
-        recorder.note_size(storage, size)
-        return resize(storage, size)
-
-    with patch.object(torch.UntypedStorage, "resize_", resizing):
-        yield
-
-
-@contextmanager
-def _uncompiled(recorder: RankRecorder) -> Iterator[None]:
+def _uncompiled(recorder: RankRecorder) -> Iterator[Replacement]:
     """Lets what a script compiles run eagerly, and notes it."""
 
     def note() -> None:
@@ -308,8 +286,5 @@ def _uncompiled(recorder: RankRecorder) -> Iterator[None]:
         note()
         return model if model is not None else lambda function: function
 
-    with (
-        patch.object(torch, "compile", compile_),
-        patch.object(torch.nn.Module, "compile", lambda *_, **__: note()),
-    ):
-        yield
+    yield torch, "compile", compile_
+    yield torch.nn.Module, "compile", lambda *_, **__: note()

@@ -53,10 +53,9 @@ class RankStep:
                 m.sends,
                 m.root,
                 m.tag,
-                number,
+                [n for n in order if names[n] == m.group].index(m.name),
             )
             for m in self.messages.values()
-            for number in [[n for n in order if names[n] == m.group].index(m.name)]
         ]
         # Numbers among the attributes and names of streams may tell where in the world a rank is.
         streams: dict[str, int] = {}
@@ -130,9 +129,13 @@ class RankWriter(Writer):
             record = replace(record, instance=((path, 0),))
         super()._write_record(index, record)
         op, recorder = self.ops[-1], self.recorder
-        for tensor, there in zip(op["outputs"], recorder.placed.get(index, ()), strict=False):
+        shared = recorder.shared.get(index, ())
+        for number, there in enumerate(recorder.placed.get(index, ())):
+            tensor = op["outputs"][number]
             if there:
                 tensor["bytes"] = 0
+            elif shared and shared[number] < number:
+                tensor["view_of"] = shared[number]
         stream, before = recorder.issued[index]
         if stream != DEFAULT:
             op["stream"] = stream

@@ -23,6 +23,11 @@ from .batches import TrainingStep, image_step
 # scheduled drop path.
 
 
+def _named(**parts: nn.Module) -> nn.Sequential:
+    """Modules one after another, by their names."""
+    return nn.Sequential(OrderedDict(parts))
+
+
 def _norm(channels: int) -> nn.BatchNorm2d:
     return nn.BatchNorm2d(channels, eps=0.001)
 
@@ -42,7 +47,7 @@ def _separable(channels: int, out: int, kernel: int, stride: int) -> nn.Sequenti
 def _squeeze(channels: int, out: int) -> nn.Sequential:
     """ReLU, 1x1 convolution, batch norm: brings a state to the width of the cell."""
     conv = nn.Conv2d(channels, out, 1, bias=False)
-    return nn.Sequential(OrderedDict(relu=nn.ReLU(), conv=conv, bn=_norm(out)))
+    return _named(relu=nn.ReLU(), conv=conv, bn=_norm(out))
 
 
 class Halve(nn.Module):
@@ -201,17 +206,19 @@ def alexnet(batch: int = 256, classes: int = 1000, size: int = 224) -> TrainingS
     Krizhevsky, "One weird trick for parallelizing convolutional networks", 2014: the form that the
     papers on parallelization use.
     """
-    module = nn.Sequential()
+    convolutions: dict[str, nn.Module] = {}
     for name, numbers in ALEXNET.items():
-        block = nn.Sequential(OrderedDict(conv=nn.Conv2d(*numbers), relu=nn.ReLU()))
+        convolutions[name] = block = _named(conv=nn.Conv2d(*numbers), relu=nn.ReLU())
         if name not in ("conv_3", "conv_4"):
             block.add_module("pool", nn.MaxPool2d(3, stride=2))
-        module.add_module(name, block)
-    module.add_module("avgpool", nn.AdaptiveAvgPool2d(6))
-    module.add_module("flatten", nn.Flatten())
-    module.add_module("fc_6", nn.Sequential(nn.Dropout(0.5), nn.Linear(256 * 36, 4096), nn.ReLU()))
-    module.add_module("fc_7", nn.Sequential(nn.Dropout(0.5), nn.Linear(4096, 4096), nn.ReLU()))
-    module.add_module("fc_8", nn.Linear(4096, classes))
+    module = _named(
+        **convolutions,
+        avgpool=nn.AdaptiveAvgPool2d(6),
+        flatten=nn.Flatten(),
+        fc_6=nn.Sequential(nn.Dropout(0.5), nn.Linear(256 * 36, 4096), nn.ReLU()),
+        fc_7=nn.Sequential(nn.Dropout(0.5), nn.Linear(4096, 4096), nn.ReLU()),
+        fc_8=nn.Linear(4096, classes),
+    )
     return image_step(module, batch, classes, size)
 
 
@@ -225,20 +232,23 @@ def vgg_19(batch: int = 64, classes: int = 1000, size: int = 224) -> TrainingSte
     Simonyan and Zisserman, "Very deep convolutional networks for large-scale image recognition",
     2015.
     """
-    module, channels = nn.Sequential(), 3
+    blocks: dict[str, nn.Module] = {}
+    channels = 3
     for number, (out, count) in enumerate(VGG_BLOCKS, 1):
-        block = nn.Sequential()
+        parts: dict[str, nn.Module] = {}
         for i in range(count):
-            block.add_module(f"conv_{i}", nn.Conv2d(channels, out, 3, padding=1))
-            block.add_module(f"relu_{i}", nn.ReLU())
+            parts[f"conv_{i}"] = nn.Conv2d(channels, out, 3, padding=1)
+            parts[f"relu_{i}"] = nn.ReLU()
             channels = out
-        block.add_module("pool", nn.MaxPool2d(2))
-        module.add_module(f"block_{number}", block)
-    module.add_module("flatten", nn.Flatten())
+        blocks[f"block_{number}"] = _named(**parts, pool=nn.MaxPool2d(2))
     features = channels * (size // 32) ** 2
-    module.add_module("fc_6", nn.Sequential(nn.Linear(features, 4096), nn.ReLU(), nn.Dropout(0.5)))
-    module.add_module("fc_7", nn.Sequential(nn.Linear(4096, 4096), nn.ReLU(), nn.Dropout(0.5)))
-    module.add_module("fc_8", nn.Linear(4096, classes))
+    module = _named(
+        **blocks,
+        flatten=nn.Flatten(),
+        fc_6=nn.Sequential(nn.Linear(features, 4096), nn.ReLU(), nn.Dropout(0.5)),
+        fc_7=nn.Sequential(nn.Linear(4096, 4096), nn.ReLU(), nn.Dropout(0.5)),
+        fc_8=nn.Linear(4096, classes),
+    )
     return image_step(module, batch, classes, size)
 
 
@@ -250,7 +260,7 @@ RESNET_EXPANSION = 4
 def _normed(channels: int, out: int, kernel: int, stride: int = 1) -> nn.Sequential:
     """Convolution and batch norm."""
     conv = nn.Conv2d(channels, out, kernel, stride, kernel // 2, bias=False)
-    return nn.Sequential(OrderedDict(conv=conv, bn=nn.BatchNorm2d(out)))
+    return _named(conv=conv, bn=nn.BatchNorm2d(out))
 
 
 class Bottleneck(nn.Module):
@@ -275,19 +285,17 @@ class Bottleneck(nn.Module):
 
 def resnet_50(batch: int = 64, classes: int = 1000, size: int = 224) -> TrainingStep:
     """ResNet-50 (He et al., "Deep residual learning for image recognition", 2015)."""
-    module, channels = nn.Sequential(), 64
-    stem = _normed(3, channels, 7, 2)
+    stem, channels = _normed(3, 64, 7, 2), 64
     stem.add_module("relu", nn.ReLU(inplace=True))
     stem.add_module("pool", nn.MaxPool2d(3, stride=2, padding=1))
-    module.add_module("stem", stem)
+    blocks: dict[str, nn.Module] = {}
     for number, (width, count) in enumerate(RESNET_STAGES, 1):
         for i in range(count):
             stride = 2 if i == 0 and number > 1 else 1
-            module.add_module(f"stage_{number}_{i}", Bottleneck(channels, width, stride))
+            blocks[f"stage_{number}_{i}"] = Bottleneck(channels, width, stride)
             channels = width * RESNET_EXPANSION
-    module.add_module("avgpool", nn.AdaptiveAvgPool2d(1))
-    module.add_module("flatten", nn.Flatten())
-    module.add_module("fc", nn.Linear(channels, classes))
+    ends = {"avgpool": nn.AdaptiveAvgPool2d(1), "flatten": nn.Flatten()}
+    module = _named(stem=stem, **blocks, **ends, fc=nn.Linear(channels, classes))
     return image_step(module, batch, classes, size)
 
 
@@ -305,8 +313,7 @@ def _conv_unit(
 ) -> nn.Sequential:
     """Convolution, batch norm, ReLU."""
     conv = nn.Conv2d(channels, out, kernel, stride, padding, bias=False)
-    norm = nn.BatchNorm2d(out, eps=0.001)
-    return nn.Sequential(OrderedDict(conv=conv, bn=norm, relu=nn.ReLU()))
+    return _named(conv=conv, bn=_norm(out), relu=nn.ReLU())
 
 
 def _chain(
@@ -385,27 +392,25 @@ def inception_v3(batch: int = 32, classes: int = 1000, size: int = 299) -> Train
 
     Szegedy et al., "Rethinking the Inception Architecture for Computer Vision", 2015.
     """
-    module, channels = (
-        nn.Sequential(
-            OrderedDict(
-                conv2d_1a=_conv_unit(3, 32, 3, stride=2),
-                conv2d_2a=_conv_unit(32, 32, 3),
-                conv2d_2b=_conv_unit(32, 64, 3, padding=1),
-                maxpool_3a=nn.MaxPool2d(3, stride=2),
-                conv2d_3b=_conv_unit(64, 80, 1),
-                conv2d_4a=_conv_unit(80, 192, 3),
-                maxpool_5a=nn.MaxPool2d(3, stride=2),
-            )
-        ),
-        192,
+    stem = _named(
+        conv2d_1a=_conv_unit(3, 32, 3, stride=2),
+        conv2d_2a=_conv_unit(32, 32, 3),
+        conv2d_2b=_conv_unit(32, 64, 3, padding=1),
+        maxpool_3a=nn.MaxPool2d(3, stride=2),
+        conv2d_3b=_conv_unit(64, 80, 1),
+        conv2d_4a=_conv_unit(80, 192, 3),
+        maxpool_5a=nn.MaxPool2d(3, stride=2),
     )
+    blocks, channels = dict(stem.named_children()), 192
     for name, branches in INCEPTION_BLOCKS.items():
         split = ("branch3x3", "branch3x3dbl") if branches is MIXED_7 else ()
-        block = Mixed(channels, branches, split)
-        module.add_module(name, block)
+        blocks[name] = block = Mixed(channels, branches, split)
         channels = block.out
-    module.add_module("avgpool", nn.AdaptiveAvgPool2d(1))
-    module.add_module("dropout", nn.Dropout(0.5))
-    module.add_module("flatten", nn.Flatten())
-    module.add_module("fc", nn.Linear(channels, classes))
+    module = _named(
+        **blocks,
+        avgpool=nn.AdaptiveAvgPool2d(1),
+        dropout=nn.Dropout(0.5),
+        flatten=nn.Flatten(),
+        fc=nn.Linear(channels, classes),
+    )
     return image_step(module, batch, classes, size)

@@ -89,57 +89,42 @@ def phase_of(event: Event) -> str:
     return "update" if in_optimizer else event.phase
 
 
-class _Owners:
-    """Tells to which operator a launch belongs.
-
-    Whether a name is a composite's is looked up once a name: a trace has many thousand operators of
-    a few names.
+def _counts(events: Events, event: Event) -> bool:
+    """Whether an operator is a call, with everything inside it, so that none of the operators
+    inside is one.
     """
+    if event.category not in OPERATORS:
+        return False
+    if not _calls_operators(event):
+        return True
+    if not event.name.startswith(ATEN):
+        return False
+    # PyTorch runs some composites (RMS norm) as one fused kernel: then the composite launches a
+    # kernel itself, and is the operator to measure.
+    return not is_composite(event.name) or any(
+        child.category in LAUNCHES and child.number("correlation") in events.by_correlation
+        for child in event.children
+    )
 
-    def __init__(self, events: Events) -> None:
-        self.events = events
-        self._composite: dict[str, bool] = {}
 
-    def is_composite(self, name: str) -> bool:
-        if name not in self._composite:
-            self._composite[name] = is_composite(name)
-        return self._composite[name]
-
-    def counts(self, event: Event) -> bool:
-        """Whether an operator is a call, with everything inside it, so that none of the operators
-        inside is one.
-        """
-        if event.category not in OPERATORS:
-            return False
-        if not _calls_operators(event):
-            return True
-        if not event.name.startswith(ATEN):
-            return False
-        # PyTorch runs some composites (RMS norm) as one fused kernel: then the composite launches a
-        # kernel itself, and is the operator to measure.
-        return not self.is_composite(event.name) or any(
-            child.category in LAUNCHES and child.number("correlation") in self.events.by_correlation
-            for child in event.children
-        )
-
-    def owner(self, launch: Event) -> Event | None:
-        """The operator to which a launch belongs: of those around it the outermost that counts,
-        else the innermost; None in a compiled region, and where no operator is around it.
-        """
-        around = [span for span in launch.above() if span.category in OPERATORS]
-        holder = next(filter(self.counts, reversed(around)), None)
-        if holder is None and around and not is_region(around[0]):
-            return around[0]
-        # In a compiled region a kernel without operator is a call under the kernel's own name.
-        return holder
+def _owner(events: Events, launch: Event) -> Event | None:
+    """The operator to which a launch belongs: of those around it the outermost that counts,
+    else the innermost; None in a compiled region, and where no operator is around it.
+    """
+    around = [span for span in launch.above() if span.category in OPERATORS]
+    holder = next((span for span in reversed(around) if _counts(events, span)), None)
+    if holder is None and around and not is_region(around[0]):
+        return around[0]
+    # In a compiled region a kernel without operator is a call under the kernel's own name.
+    return holder
 
 
 def device_calls(events: Events, steps: Sequence[Event]) -> list[Call]:
     """The calls of all marked steps, in the order of their first launches; of the whole trace where
     no step is marked.
     """
-    owners, calls = _Owners(events), dict[tuple[int, int], Call]()
-    for at, launch, owner, kernel in sorted(_launched(events, owners), key=lambda row: row[0]):
+    calls: dict[tuple[int, int], Call] = {}
+    for at, launch, owner, kernel in sorted(_launched(events), key=lambda row: row[0]):
         number = step_at(steps, at)
         if number is None:
             continue
@@ -148,37 +133,33 @@ def device_calls(events: Events, steps: Sequence[Event]) -> list[Call]:
     return list(calls.values())
 
 
-def _launched(
-    events: Events, owners: _Owners
-) -> Iterator[tuple[int, Event | None, Event | None, Event]]:
+def _launched(events: Events) -> Iterator[tuple[int, Event | None, Event | None, Event]]:
     """(time, launch, operator to which it belongs, kernel) of every kernel of the trace."""
     operators: dict[int | None, Event] = {}
-    for root in events.roots:
-        for span in root.inside():
-            if span.category in LAUNCHES:
-                for kernel in events.by_correlation.get(span.number("correlation"), ()):
-                    yield span.start, span, owners.owner(span), kernel
-            elif span.category in OPERATORS:
-                operators[span.external_id] = span
+    for span in events.spans:
+        if span.category in LAUNCHES:
+            for kernel in events.by_correlation.get(span.number("correlation"), ()):
+                yield span.start, span, _owner(events, span), kernel
+        elif span.category in OPERATORS:
+            operators[span.external_id] = span
     for number, kernels in events.by_operator.items():
         operator = operators.get(number) if number is not None else None
         for kernel in kernels:
             if operator is None:
                 yield kernel.start, None, None, kernel
             else:
-                holder = operator if owners.counts(operator) else owners.owner(operator)
+                holder = operator if _counts(events, operator) else _owner(events, operator)
                 yield operator.start, None, holder or operator, kernel
 
 
 def host_calls(events: Events, steps: Sequence[Event]) -> Iterator[Call]:
     """The calls of a trace without kernels, which a CPU ran: a graph before what is inside it."""
-    owners = _Owners(events)
     stack = list(reversed(events.roots))
     while stack:
         event = stack.pop()
         if event.name.startswith(GLOO) and event.parent is None:
             continue  # a thread of gloo's: what it copies and adds is part of the communication
-        counts = owners.counts(event) or is_communication(event)
+        counts = _counts(events, event) or is_communication(event)
         if not counts:
             stack.extend(reversed(event.children))
         number = step_at(steps, event.start)

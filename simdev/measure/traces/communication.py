@@ -62,7 +62,7 @@ class Communications:
             for group in _listed(events.distributed.get("pg_config"))
             if isinstance(group, Mapping)
         }
-        self._roots = events.roots
+        self._spans = events.spans
         self.rank = events.rank if events.rank is not None else 0
         self._until = 0
 
@@ -110,7 +110,7 @@ class Communications:
     @cached_property
     def _messages(self) -> list[Event]:
         """Sends and receives that were recorded, by their starts."""
-        spans = [span for root in self._roots for span in root.inside() if span.name == RECORDED]
+        spans = [span for span in self._spans if span.name == RECORDED]
         kinds = [communication_kind(span.args.get("Collective name")) for span in spans]
         pairs = zip(spans, kinds, strict=True)
         messages = [span for span, kind in pairs if kind in (SEND, RECEIVE)]
@@ -174,10 +174,7 @@ def works_of(events: Events, calls: Iterable[Event]) -> dict[int, Event]:
     begins behind it and is no earlier call's.
     """
     spans = [
-        span
-        for root in events.roots
-        for span in root.inside()
-        if span.name.startswith(GLOO) and span.category in ANNOTATIONS
+        span for span in events.spans if span.name.startswith(GLOO) and span.category in ANNOTATIONS
     ]
     works = sorted(spans, key=lambda span: span.start)
     matched: dict[int, Event] = {}

@@ -16,6 +16,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
+from functools import cached_property
 from itertools import compress
 from operator import not_
 from typing import Any, NamedTuple
@@ -141,6 +142,11 @@ class Events:
         """The rank that wrote the trace, as far as it tells."""
         rank = self.distributed.get("rank")
         return rank if type(rank) is int and rank >= 0 else None
+
+    @cached_property
+    def spans(self) -> list[Event]:
+        """All spans of threads, those around others first."""
+        return [span for root in self.roots for span in root.inside()]
 
     @property
     def kernels(self) -> list[Event]:

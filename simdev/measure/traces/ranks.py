@@ -100,8 +100,9 @@ def trace_ranks(
 ) -> RankSteps:
     """The step of all ranks whose median length, of the slowest rank each, is that of their steps.
 
-    ``texts`` are the traces by the names of their files; ``device`` and ``warm_up`` as for
-    ``trace_step``. Raises InputError, with the file.
+    ``texts`` are the traces by the names of their files, ``device`` is as for ``step_of``, and the
+    first ``warm_up`` steps are left out (None: one of three or more). Raises InputError, with the
+    file.
     """
     files: dict[int, str] = {}
     loaded: dict[int, Loaded] = {}

@@ -30,7 +30,7 @@ from .calls import Call, device_calls, fused_row, host_calls, is_fused, kernel_r
 from .events import Argument, Event, Events, busy, is_shape, parse_events
 from .replay import ATEN, DTYPES, Replayed, Types, UnknownError, fills_new_memory, replayed, shares
 from .timeline import host_times
-from .updates import OPTIMIZER, Parameter, Timed, optimizer_steps, parameters_of, update_rows
+from .updates import OPTIMIZER, Parameter, Timed, gradients_of, optimizer_steps, update_rows
 
 # What the operators of a trace are, as far as it tells: each kind of call put together once.
 
@@ -82,13 +82,12 @@ def types_of(events: Events) -> Types:
     no mask and no index.
     """
     types: defaultdict[tuple[int, ...], set[torch.dtype]] = defaultdict(set)
-    for root in events.roots:
-        for event in root.inside():
-            for argument in event.arguments():
-                # Numbers of Python's are written as tensors without dimensions too.
-                is_number = argument.shape == [] and argument.type in ("double", "long int")
-                if argument.type in DTYPES and is_shape(argument.shape) and not is_number:
-                    types[tuple(argument.shape)].add(DTYPES[argument.type])
+    for event in events.spans:
+        for argument in event.arguments():
+            # Numbers of Python's are written as tensors without dimensions too.
+            is_number = argument.shape == [] and argument.type in ("double", "long int")
+            if argument.type in DTYPES and is_shape(argument.shape) and not is_number:
+                types[tuple(argument.shape)].add(DTYPES[argument.type])
     chosen = {
         shape: known if len(known) == 1 else {dtype for dtype in known if dtype.is_floating_point}
         for shape, known in types.items()
@@ -254,7 +253,8 @@ class _Reading:
         self.events = events
         self.has_kernels = bool(events.kernels)
         self.types = types_of(events)
-        self.parameters = parameters_of(events.roots, steps[0].start if steps else 0)
+        gradients = gradients_of(events, steps[0].start if steps else 0)
+        self.parameters = [parameter for _, parameter in gradients]
         self.rows: dict[str, _RowSamples] = {}
         self.reasons: dict[str, str] = {}
         self.left_out: Counter[str] = Counter()

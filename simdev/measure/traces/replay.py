@@ -14,6 +14,7 @@ from __future__ import annotations
 import ast
 import logging
 from collections.abc import Mapping, Sequence
+from functools import cache
 from itertools import pairwise, product
 from typing import Any, NamedTuple
 
@@ -23,7 +24,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._pytree import tree_leaves
 
 from ...nouns.semantics import work
-from ..capture import Writer
+from ..capture import captured
 from ..kinds import ALLOCATIONS, Fields
 from ..record import Recorder, Scopes
 from .events import Argument, Event, is_shape
@@ -73,6 +74,7 @@ class UnknownError(Exception):
     """The call cannot be put together from what the trace holds."""
 
 
+@cache
 def is_composite(name: str) -> bool:
     """Whether an operator only calls others (``aten::linear``): its children are the ones that
     count.
@@ -313,13 +315,12 @@ def _recorded(
         raise UnknownError(f"cannot be run without data: {type(error).__name__}") from None
     finally:
         log.disabled = quiet
-    writer = Writer(recorder, {})
-    writer.write_step()
+    made = captured(recorder, {}, event.name)
     outputs = {
         (op["kind"], str([tensor["shape"] for tensor in op["outputs"]])): op["outputs"]
-        for op in writer.ops
+        for op in made.graph["ops"]
     }
-    return [Replayed(row, outputs[row["op"], str(row["out"])]) for row in writer.rows.values()]
+    return [Replayed(row, outputs[row["op"], str(row["out"])]) for row in made.rows.values()]
 
 
 def shares(rows: Sequence[Mapping[str, Any]]) -> list[float]:

@@ -37,7 +37,7 @@ from .timeline import (
     is_copy,
     waits,
 )  # fmt: skip
-from .updates import OPTIMIZER, Parameter, gradients_of, update_kind
+from .updates import Parameter, gradients_of, optimizers_of, update_kind
 
 # The graph of a traced step: its calls in their order, with the times of the trace.
 # A trace knows no tensors, only their shapes. What an op reads is taken to be the latest output
@@ -411,24 +411,16 @@ class Loaded:
         return [call for pair in piece.kernels for call in self.talk.of_kernel(*pair)]
 
 
-def trace_step(
-    text: str, device: str | None = None, warm_up: int | None = None, name: str = "trace"
-) -> TraceStep:
-    """The step of median length of a trace's text; a trace that marks no steps is one step.
-
-    ``device`` and ``warm_up`` as in ``import_trace``; a CPU's step names its times itself, so its
-    kind may be left out: "cpu". Raises InputError.
-    """
-    loaded = Loaded.of(text, warm_up)
-    return step_of(loaded, middle_of(loaded.lengths), device, name)
-
-
 def step_of(loaded: Loaded, number: int, device: str | None, name: str) -> TraceStep:
-    """The step of a number (from 0, without the warm-up) of a trace. Raises InputError."""
+    """The step of a number (from 0, without the warm-up) of a trace.
+
+    ``device`` is the kind of device; a CPU's step names its times itself, so it may be left out:
+    "cpu". Raises InputError.
+    """
     events, steps, marked = loaded.events, loaded.steps, loaded.marked
     kind = kind_of_device(events, device or (None if events.kernels else "cpu"))
     start, end = bounds(events, steps, number)
-    gradients = gradients_of(events.roots, start)
+    gradients = gradients_of(events, start)
     replay = Replay(types_of(events), [parameter for _, parameter in gradients])
     on_device = bool(events.kernels)
     calls = [
@@ -448,7 +440,7 @@ def step_of(loaded: Loaded, number: int, device: str | None, name: str) -> Trace
         name, timeline, kind, replay, loaded.messages, gradients, _update(events)
     )
     figures = _figures(timeline, calls, step.unnamed)
-    updates = [span for span in _optimizers(events) if start <= span.start < (end or span.end)]
+    updates = [span for span in optimizers_of(events) if start <= span.start < (end or span.end)]
     # A CPU runs an operator itself before it goes on to the next.
     host = Host() if on_device else Host(ahead=1)
     notes = [
@@ -467,15 +459,9 @@ def middle_of(lengths: Sequence[int]) -> int:
     return lengths.index(statistics.median_low(lengths)) if lengths else 0
 
 
-def _optimizers(events: Events) -> list[Event]:
-    """The steps of optimizers."""
-    spans = (span for root in events.roots for span in root.inside())
-    return [span for span in spans if span.name.startswith(OPTIMIZER)]
-
-
 def _update(events: Events) -> str | None:
     """The kind of the optimizer's updates."""
-    steps = _optimizers(events)
+    steps = optimizers_of(events)
     present = {inner.name for step in steps for inner in step.inside()}
     return update_kind(steps[0].name, present) if steps else None
 

@@ -367,7 +367,7 @@ def waits(events: Events) -> Waiting:
     Only threads that launch kernels count: a wait of a data loader or of a watchdog delays no
     launch.
     """
-    spans = [span for root in events.roots for span in root.inside() if span.category in LAUNCHES]
+    spans = [span for span in events.spans if span.category in LAUNCHES]
     ordered = [span.start for span in spans if span.name in ORDERS and not _is_recorded(span)]
     launching = {
         span.thread for span in spans if span.number("correlation") in events.by_correlation

@@ -46,18 +46,19 @@ Timed = tuple[Event, int]
 """An operator and its time in ns."""
 
 
-def gradients_of(roots: Sequence[Event], start: int = 0) -> list[tuple[int, Parameter]]:
+def optimizers_of(events: Events) -> list[Event]:
+    """The steps of optimizers."""
+    return [span for span in events.spans if span.name.startswith(OPTIMIZER)]
+
+
+def gradients_of(events: Events, start: int = 0) -> list[tuple[int, Parameter]]:
     """When autograd stores the gradient of which parameter, in ns and in that order: from a moment
     up to the next step of an optimizer.
     """
-    spans = [span for root in roots for span in root.inside() if span.start >= start]
-    stored = sorted(
-        (span for span in spans if span.name == ACCUMULATES), key=lambda span: span.start
-    )
-    first = stored[0].start if stored else 0
-    steps = [
-        span.start for span in spans if span.name.startswith(OPTIMIZER) and span.start >= first
-    ]
+    spans = (span for span in events.spans if span.name == ACCUMULATES and span.start >= start)
+    stored = sorted(spans, key=lambda span: span.start)
+    first = stored[0].start if stored else start
+    steps = [span.start for span in optimizers_of(events) if span.start >= first]
     return [
         (span.start, (tuple(gradient.shape), dtype_name(DTYPES[gradient.type])))
         for span in stored
@@ -67,15 +68,9 @@ def gradients_of(roots: Sequence[Event], start: int = 0) -> list[tuple[int, Para
     ]
 
 
-def parameters_of(roots: Sequence[Event], start: int = 0) -> list[Parameter]:
-    """Every parameter that the backward of a step gives a gradient, in that order."""
-    return [parameter for _, parameter in gradients_of(roots, start)]
-
-
 def optimizer_steps(events: Events) -> list[Event]:
     """Steps told by two or more steps of an optimizer: each goes up to the end of one."""
-    spans = (span for root in events.roots for span in root.inside())
-    ends = sorted(span.end for span in spans if span.name.startswith(OPTIMIZER))
+    ends = sorted(span.end for span in optimizers_of(events))
     if len(ends) < 2:
         return []
     starts = [min(root.start for root in events.roots), *ends]

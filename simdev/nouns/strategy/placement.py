@@ -444,3 +444,8 @@ class Origin:
     regions: tuple[tuple[int, tuple[tuple[int, int], ...]], ...] = ()
     addend: tuple[tuple[int, int], ...] = ()
     box: tuple[tuple[str, tuple[int, int]], ...] = ()
+
+    @property
+    def adds_up(self) -> bool:
+        """Whether it adds up or stores partial results, and so is no part of the op itself."""
+        return self.role in ("sum", "sync", "stored")

@@ -210,7 +210,7 @@ class PlacementEvaluator:
             rows = np.stack(placements[at : at + AT_ONCE])
             row, steps, proven = np.empty((3, max(rows.shape)), np.int64)
             steps, proven = steps[: len(rows)], proven[: len(rows)]
-            evaluate_each(*room.judged, rows.reshape(-1), row, steps, proven)  # type: ignore[arg-type]
+            evaluate_each(*room.judged, rows.ravel(), row, steps, proven)  # type: ignore[arg-type]
             kept = rows.astype(self._kept)
             answers = zip(placements[at:], steps.tolist(), proven.tolist(), kept, strict=False)
             for placement, step_ps, fits, of_row in answers:

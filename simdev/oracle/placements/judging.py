@@ -63,10 +63,9 @@ def begin_bounds(p: PlacementProblem, bounds: Bounds, placement: Ints, limit: in
     bounds.cell[LIMIT], bounds.cell[LEAST], bounds.cell[TAILS] = limit, 0, ALL
     for device in range(p.devices):
         bounds.rest[device] = 0
-    if limit < NEVER:
-        for op in range(p.ops):
-            device = placement[op]
-            bounds.rest[device] += p.duration[op * p.devices + device]
+    for op in range(p.ops):
+        device = placement[op]
+        bounds.rest[device] += p.duration[op * p.devices + device]
 
 
 @jitable

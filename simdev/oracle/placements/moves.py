@@ -337,14 +337,16 @@ def record_base(
         if not is_valid(p, placement):
             return TOO_LONG
         clear(p, w)
-        begin_bounds(p, least, placement, NEVER - 1)
+        begin_bounds(p, least, placement, NEVER)
         row, b.rows[SAVED] = 0, 0
         save(p, w, least, b, 0)
     else:
-        for k in range(row + 1):
-            move_rest(p, b.rest, k * p.devices, members, before, placement[members[0]])
+        kept = row
+        while kept >= 0:
+            move_rest(p, b.rest, kept * p.devices, members, before, placement[members[0]])
             for i in range(len(members)):
-                wait(p, w, b, placement, k, members[i], b.missing, b.when, k * p.ops)
+                wait(p, w, b, placement, kept, members[i], b.missing, b.when, kept * p.ops)
+            kept -= 1
     record(p, w, least, b, placement, row, members)
     if fresh:
         for number in range(p.ops - 1, -1, -1):

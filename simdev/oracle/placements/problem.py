@@ -262,10 +262,13 @@ def sizes_of(prepared: Prepared) -> Sizes:
     ops, reads, rounded = prepared.graph.ops, prepared.reads, prepared.memory.rounded
     pairs = list(zip(reads.producer.tolist(), reads.output.tolist(), strict=True))
     # A view is its tensor's buffer; a control input (output -1) is a buffer of no bytes.
-    bases = [
-        (p, k) if k < 0 or (view := ops[p].outputs[k].view_of) is None else (p, view)
-        for p, k in pairs
-    ]
+    views = {
+        (i, k): (i, tensor.view_of)
+        for i, op in enumerate(ops)
+        for k, tensor in enumerate(op.outputs)
+        if tensor.view_of is not None
+    }
+    bases = [views.get(pair, pair) for pair in pairs]
     last = {base: row for row, base in enumerate(bases)}
     viewed = dict.fromkeys(base for base, pair in zip(bases, pairs, strict=True) if base != pair)
     rows = {base: row for row, base in enumerate(viewed)}

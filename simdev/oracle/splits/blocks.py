@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from fractions import Fraction
 from itertools import chain, product
 from math import prod
 from typing import Any, NamedTuple
@@ -159,8 +160,8 @@ class RegularBlocks:
 
         return self._once(("needs", counts, dims), words)
 
-    def layout(self, cut: Cut, output: int, units: tuple[int, int, int]) -> int:
-        """How an output lies; ``units``: bytes of an element, bytes and elements."""
+    def layout(self, cut: Cut, output: int, units: tuple[int, int]) -> int:
+        """How an output lies; ``units``: bytes of an element, as a ratio."""
         dims, effects, addends = cut.makes[output], cut.effects[output], cut.addends(output)
 
         def words() -> list[int]:
@@ -402,13 +403,13 @@ class Blocks:
             words += (-1 if region is None else base, *_flat(region, rank))
         return self.arena.put([LOCAL, rank, *self._units(tensor), self.arena.put(words), 1])
 
-    def _units(self, tensor: Tensor) -> tuple[int, int, int]:
-        count = prod(tensor.shape or ())
-        uneven = bool(count and tensor.bytes % count)
-        # The kernels multiply bytes with elements where a part's bytes are no whole number.
-        if uneven and tensor.bytes * count >= LIMIT:
+    def _units(self, tensor: Tensor) -> tuple[int, int]:
+        """Bytes of an element, as numerator and denominator: of odd sizes no whole number."""
+        count = prod(tensor.shape or ()) or 1
+        ratio = Fraction(tensor.bytes, count)
+        if ratio.numerator * count >= LIMIT:  # the kernels multiply them
             raise NotCoveredError
-        return tensor.bytes // count if count and not uneven else 0, tensor.bytes, count
+        return ratio.numerator, ratio.denominator
 
     def _write_cut(self, program: SplitProgram, split: SplitOp, cut: Cut) -> int:
         put, outputs = self.arena.put, program.graph.ops[split.op].outputs
@@ -482,8 +483,7 @@ class Blocks:
             is_base = int(region == copy.draft.regions[copy.base][1])
             words += [rows[id(copy.draft)], copy.base, is_base, *_flat(region, 0)]
         made = [extents(region) for _, region in draft.regions]
-        # Operands of adders are as large as what they make, where shapes are known.
-        read = () if draft.fields["attrs"].get("in") else [extents(region) for *_, region in inputs]
+        read = [extents(region) for *_, region in inputs]
         ranks = draft.fields["attrs"].get("ranks", ())
         # Where no host dispatches them, sums on devices of one kind take the same.
         hosted = self.prepared.cluster.hosted

@@ -22,6 +22,8 @@ REF_BITS = 52
 PART_MASK, REF_MASK = (1 << PART_BITS) - 1, (1 << REF_BITS) - 1
 MOST_PS = 1 << 42
 """No single task takes longer (4.4 s); so a million tasks stay within 53 days."""
+SENT_BY_ROW = 4
+"""Transfers of a row, on average, that there is room for at first."""
 FIRST, LATEST = 1 << 16, 1 << 61
 """Rounds of time 0, in which all leaves lie; and an instant after which a run is given up."""
 # Cells of Work beside the heap's: rows, transfers, roots, the ps beyond which nobody wants to know
@@ -33,6 +35,11 @@ FULL, LONG, WORSE = FAR + 1, FAR + 2, FAR + 3
 # results; the shape alone, of its region or of any.
 VALUES, STATISTICS, SHAPE, ANY_PART = range(4)
 
+# Cells of FanWork: asks, views, words of regions, sums begun, the end of the fans, what went wrong.
+ASKS, VIEWS, REGIONS, BEGUN, END, WRONG, FAN_CELLS = range(7)
+MANY_ASKS, MANY_FANS, UNKNOWN = 1, 2, 3
+"""What may be wrong: no room for asks or fans (try again with more); what is not known here."""
+
 # Words of the arena.
 
 GRID, LOCAL = 0, 1
@@ -43,10 +50,10 @@ MOST_PARTS, MOST_BASES = 1 << 20, 1 << 10
 # A block of geometry: how many parts; where the arena holds boxes and addends by part, needs by
 # operand, layouts and sizes by output; and words of sizes for each part.
 PARTS, BOXES, ADDENDS, NEEDS, LAYOUTS, SIZES, STRIDE = range(7)
-# A layout: grid or local, rank, bytes of an element (0: they do not come out even), bytes,
-# elements, cells (or regions by part), then for each dimension how many intervals, where their
-# starts and stops are, and the stride.
-KIND, RANK, UNIT, BYTES, ELEMENTS, CELLS, ADDENDS_OF, DIMS = range(8)
+# A layout: grid or local, rank, bytes of so many elements (a ratio in lowest terms), cells (or
+# regions by part), then for each dimension how many intervals, where their starts and stops are,
+# and the stride.
+KIND, RANK, BYTES, ELEMENTS, CELLS, ADDENDS_OF, DIMS = range(7)
 # A block of sums: how many rows, the grid, and where each row is. A row: what it is, its ps, how
 # many bases, where its inputs, queues and sizes are; then the device of each base, and on a cluster
 # with hosts how many dispatches, and for each its device, ps and launches.
@@ -174,7 +181,7 @@ class Work(NamedTuple):
     rows: Ints
     extra: Ints  # by op: the first of a list of sums before its parts (NONE: there are none)
     extra_next: Ints  # by such a sum: the next one, its place and its reference
-    loads: Ints  # by queue: ps for which it is held in all; then SENT_ALL and STUCK
+    loads: Ints  # by queue: ps for which it is held in all; then how many transfers there are
     left: Ints  # by queue: ps of what has not started
 
 
@@ -237,20 +244,25 @@ def rules_of(prepared: Prepared) -> Rules:
 
 def work_for(most_rows: int, ops: int, slots: int, rules: Rules, loads: Ints) -> Work:
     """Room for an evaluation of so many rows."""
-    # A row stands on the heap at most once, and ids tell ready rows from those that send.
+    # A row stands on the heap at most once, and ids tell ready rows from those that send; drop_top
+    # looks at one key beyond the last.
     id_bits, most = (2 * most_rows).bit_length(), most_rows
-    sizes = (WORK_CELLS, most, most, most, rules.devices, rules.queues)
+    heap = most_rows + rules.devices + 2
+    sizes = (WORK_CELLS, heap, most, most, rules.devices, rules.queues)
     rest = (most, most, most, slots, slots, most, ops, 3 * most)
     fixed, (left,) = (id_bits, horizon_of(id_bits), 0, FIRST), room(rules.queues)
     return Work._make((*fixed, *room(*sizes), most, *room(*rest), loads, left))
 
 
 def record_for(most_rows: int) -> Record:
-    """Room to note when everything happened; four transfers a row at most."""
-    return Record(4 * most_rows, *room(*[most_rows] * 3, *[4 * most_rows] * 2))
+    """Room to note when everything happened."""
+    most_sent = SENT_BY_ROW * most_rows
+    return Record(most_sent, *room(*[most_rows] * 3, *[most_sent] * 2))
 
 
-def fan_work_for(most: int, outputs: int, devices: int) -> FanWork:
-    """Room to collect so many asks of an op with so many outputs."""
-    sizes = (8, outputs, *[most] * 17, 40 * most, 8, 8, 8, 16, devices, most, 4 * most)
+def fan_work_for(most: int, outputs: int, devices: int, rank: int) -> FanWork:
+    """Room to collect so many asks of an op with so many outputs of at most this rank."""
+    # Each ask may keep a region for its view, and each sum the one in hand while it asks.
+    regions, dims = 4 * rank * most, (rank, rank, rank, 2 * rank)
+    sizes = (FAN_CELLS, outputs, *[most] * 17, regions, *dims, devices, most, 4 * most)
     return FanWork(most, most, *room(*sizes))

@@ -11,7 +11,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields, replace
-from itertools import accumulate
+from itertools import accumulate, chain
 from typing import Any
 
 import numpy as np
@@ -36,6 +36,8 @@ from .columns import (
     FULL,
     LIMIT,
     LONG,
+    MANY_ASKS,
+    MANY_FANS,
     MOST_BASES,
     MOST_PS,
     PART_BITS,
@@ -51,6 +53,7 @@ from .columns import (
     STRIDE,
     SUM_SIZES,
     VALUES,
+    WRONG,
     Columns,
     NotCoveredError,
     Record,
@@ -68,9 +71,8 @@ from .columns import (
 from .columns import WORSE as EXCEEDS
 from .fan import fans
 from .hosts import device_of
-from .pieces import FULL as NO_ROOM
 from .program import SplitProgram, take_back
-from .run import MORE, add_loads, row_of, run
+from .run import add_loads, row_of, run
 
 # Exact peaks of memory of a strategy: the buffers that ``lowering.build`` makes, from a record.
 
@@ -225,6 +227,8 @@ ROUNDS = (5, 9, 2, 13)
 WASTE = 8
 """Fans are written anew when all of them take so many times the room of those in use."""
 NO: Any = 0  # in place of a table that an evaluation does without
+ROWS_AT_FIRST, WORDS = 1 << 12, 1 << 16  # room for rows and for asks, and for fans
+BY_ROW = 8  # buffers, or dispatches, of a row that there is room for
 OF_SLOT = 6  # columns by slot: block, state, count, fan, wait, first
 
 
@@ -244,11 +248,11 @@ class SplitStrategy:
         if self._threads is not None and self._threads.captured.max() >= MOST_PS:
             raise NotCoveredError
         self._hosts: Table[Hosts] | None = None
-        self._fans, self._end = np.zeros(1 << 16, np.int64), 1
+        self._fans, self._end = np.zeros(WORDS, np.int64), 1
         self._read(prepared.graph)
-        self._loads = np.zeros(self._rules.columns.queues + MORE, np.int64)
-        self._make_work(1 << 12)
-        self._make_fan_work(1 << 12)
+        self._loads = np.zeros(self._rules.columns.queues + 1, np.int64)
+        self._make_work(ROWS_AT_FIRST)
+        self._make_fan_work(ROWS_AT_FIRST)
         self._memory: tuple[int, Table[Record], Table[Events]] | None = None
         self._reserved = np.array([sum(sizes) for sizes in prepared.reserves], np.int64)
         self._peaks, self._limits = self._reserved.copy(), limits_of(prepared.cluster)
@@ -310,9 +314,11 @@ class SplitStrategy:
         self._columns = Table.of(Columns(*sizes, *columns))
 
     def _make_fan_work(self, most: int) -> None:
-        outputs = max(len(op.outputs) for op in self.prepared.graph.ops)
+        made = [op.outputs for op in self.prepared.graph.ops]
+        outputs = max(map(len, made))
+        rank = max((len(tensor.shape or ()) for tensor in chain(*made)), default=0)
         devices = len(self.prepared.cluster.devices)
-        self._fan_work = Table.of(fan_work_for(most, outputs, devices))
+        self._fan_work = Table.of(fan_work_for(most, outputs, devices, rank))
 
     def _make_work(self, most: int) -> None:
         ops, slots = len(self.prepared.graph.ops), self._slots.shape[1]
@@ -320,7 +326,7 @@ class SplitStrategy:
         self._works = {bits: Table.of(work._replace(bits=bits)) for bits in ROUNDS}
         if self._threads is not None:
             program = self.strategy.order.policy == "program"
-            hosts = hosts_for(self.prepared, self._threads, program, most, 4 * most)
+            hosts = hosts_for(self.prepared, self._threads, program, most, BY_ROW * most)
             self._hosts = Table.of(hosts)
 
     @property
@@ -386,19 +392,16 @@ class SplitStrategy:
     def _write(self, dirty: Ints, waiting: Ints) -> bool:
         """Let the kernels write; whether nothing was asked for that is not there."""
         while True:
-            words, room = (self._columns.words, self._fan_work.words), len(self._fans)
-            end = fans(*words, dirty, waiting, self._end, room)
-            if end > 0:
-                self._end = end
-                return True
-            if end != -NO_ROOM:
-                return False
-            most = self._fan_work.columns.most_asks
-            if self._end + 64 * len(dirty) > room // 2 or most > room:
-                self._fans = np.concatenate((self._fans, np.zeros(room, np.int64)))
+            words, work = (self._columns.words, self._fan_work.words), self._fan_work.columns
+            end = fans(*words, dirty, waiting, self._end, len(self._fans))
+            if work.cell[WRONG] == MANY_ASKS:
+                self._make_fan_work(2 * work.most_asks)
+            elif work.cell[WRONG] == MANY_FANS:
+                self._fans = np.concatenate((self._fans, np.zeros_like(self._fans)))
                 self._place_columns()
             else:
-                self._make_fan_work(2 * most)
+                self._end = end
+                return not work.cell[WRONG]
 
     # Changes
 
@@ -449,7 +452,7 @@ class SplitStrategy:
 
     def become(self, strategy: Strategy) -> bool:
         """Change to another strategy of the same question, where that is a change of some
-        configurations.
+        configurations; else it is of no more use.
         """
         splits = {"partition": self.strategy.partition, "placement": self.strategy.placement}
         if replace(strategy, **splits) != self.strategy:  # type: ignore[arg-type]
@@ -463,7 +466,6 @@ class SplitStrategy:
         changes: dict[int, Resolved | None] = {i: None for i in before if i not in configured}
         changes |= {i: known for i, known in configured.items() if before.get(i) != known}
         if placed != self.problem.placed or not self.change(changes):
-            self.back()
             return False
         self.keep()
         return True
@@ -489,11 +491,11 @@ class SplitStrategy:
         """Room for a record and for so many buffers."""
         most = self._work.most_rows
         if self._memory is None or self._memory[0] < most:
-            events = Table.of(events_for(8 * most, len(self._reserved), MOST_BASES, 0))
+            events = Table.of(events_for(BY_ROW * most, len(self._reserved), MOST_BASES, 0))
             self._memory = most, Table.of(record_for(most)), events
         _, record, events = self._memory
         self._peaks[:] = self._reserved
-        return record.words, events.words, 8 * most
+        return record.words, events.words, BY_ROW * most
 
     def _until_it_fits(self, room: Callable[[], tuple[Any, Any, int]], limit_ps: int) -> int | None:
         """The step time in ps, with as much room and as few bits for rounds as it takes; or WORSE,

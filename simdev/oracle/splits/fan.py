@@ -12,8 +12,19 @@ from __future__ import annotations
 from ...ground.jit import jit, jitable
 from ...nouns.taskgraph import Ints
 from ..heap import NONE
-from .columns import REF_BITS, Columns, FanWork, open_columns, open_fan_work
-from .pieces import ASKS, BEGUN, END, FAULT, FULL, HERE, ask, clear
+from .columns import (
+    ASKS,
+    BEGUN,
+    END,
+    MANY_FANS,
+    REF_BITS,
+    WRONG,
+    Columns,
+    FanWork,
+    open_columns,
+    open_fan_work,
+)
+from .pieces import HERE, ask, clear
 
 
 @jitable
@@ -106,11 +117,13 @@ def fan_out(t: Columns, w: FanWork, op: int, most: int) -> None:
     """Write the fans of an op and of its sums; ``most`` words of fans may be used."""
     cell = w.cell
     sources, parts, tensors = clear(t, w, op), 0, t.tensor_ptr[op + 1] - t.tensor_ptr[op]
-    if cell[FAULT] == 0:
+    if cell[WRONG] == 0:
         parts = ask(t, w, op)
-    if cell[END] + 4 * (sources + tensors) + 5 * cell[ASKS] + parts + 3 * cell[BEGUN] + 64 > most:
-        cell[FAULT] = max(cell[FAULT], FULL)
-    if cell[FAULT]:
+    if cell[WRONG]:
+        return
+    words = 3 * (sources + tensors + cell[BEGUN]) + 5 * cell[ASKS] + parts + 2
+    if cell[END] + words > most:
+        cell[WRONG] = MANY_FANS
         return
     # All asks of all readers are known now: a transfer that serves several is written once.
     line_up(w, sources)
@@ -140,17 +153,18 @@ def count_waits(t: Columns, w: FanWork, op: int) -> None:
 
 @jit
 def fans(columns: Ints, work: Ints, dirty: Ints, waiting: Ints, end: int, most: int) -> int:
-    """Write the fans of some ops, and the waits of others, from ``end`` on; the new end, or minus a
-    fault.
+    """Write the fans of some ops, and the waits of others, from ``end`` on; the new end. Not all is
+    written where the cell WRONG tells so.
     """
     t, w = open_columns(columns), open_fan_work(work)
-    w.cell[END] = end
+    w.cell[END], w.cell[WRONG] = end, 0
     for n in range(len(dirty)):
         fan_out(t, w, dirty[n], most)
-        if w.cell[FAULT]:
-            return -w.cell[FAULT]
+        if w.cell[WRONG]:
+            return end
     for n in range(len(waiting)):
         if w.cell[END] + t.parts[waiting[n]] > most:
-            return -FULL
+            w.cell[WRONG] = MANY_FANS
+            return end
         count_waits(t, w, waiting[n])
     return w.cell[END]

@@ -16,6 +16,8 @@ from .columns import (
     ADDENDS,
     ADDENDS_OF,
     ANY_PART,
+    ASKS,
+    BEGUN,
     BOXES,
     BYTES,
     CELLS,
@@ -27,16 +29,20 @@ from .columns import (
     KIND,
     LAYOUTS,
     LOCAL,
+    MANY_ASKS,
     NEEDS,
     OF_SUMS,
     PART_BITS,
     RANK,
+    REGIONS,
     ROW,
     SHAPE,
     STATISTICS,
     SUM_GRID,
-    UNIT,
+    UNKNOWN,
+    VIEWS,
     WHAT,
+    WRONG,
     Columns,
     FanWork,
 )
@@ -76,10 +82,7 @@ def output_of(t: Columns, w: FanWork, op: int, number: int) -> Output:
 @jitable
 def size_of(t: Columns, layout: int, volume: int) -> int:
     """Bytes of a part of a tensor, rounded up."""
-    if t.arena[layout + UNIT] > 0:
-        return t.arena[layout + UNIT] * volume
-    count = t.arena[layout + ELEMENTS]
-    return (t.arena[layout + BYTES] * volume + count - 1) // count if count > 0 else 0
+    return -(-t.arena[layout + BYTES] * volume // t.arena[layout + ELEMENTS])
 
 
 @jitable
@@ -167,10 +170,6 @@ def is_inside(t: Columns, need: int, region: int, rank: int) -> bool:
     return True
 
 
-# Cells of FanWork: asks, views, words of regions, sums begun, the end of the fans, what went wrong.
-ASKS, VIEWS, REGIONS, BEGUN, END, FAULT = range(6)
-FULL, UNKNOWN = 1, 2
-"""Faults: no room (try again with more); something that is not known here."""
 HERE = -1
 VIEW = 1 << 20
 """Numbers of views, after all outputs that are made."""
@@ -255,7 +254,7 @@ def hand(
     """
     e = w.cell[ASKS]
     if e >= w.most_asks:
-        w.cell[FAULT] = FULL
+        w.cell[WRONG] = MANY_ASKS
         return
     w.cell[ASKS] = e + 1
     volume = 1
@@ -277,7 +276,7 @@ def begin_sum(t: Columns, w: FanWork, x: Output, row: int, a: Reading) -> None:
         at = inputs + 2 + n * (3 + 2 * arena[inputs + 1])
         source = source_of(t, x, at)
         if arena[at] >= OF_SUMS and w.source_written[source] == 0:
-            w.cell[FAULT] = UNKNOWN
+            w.cell[WRONG] = UNKNOWN
         take_piece(w, x.rank, arena, at + 3)
         w.source_waits[summed] += 1
         is_base, ref = arena[at + 2] != 0, x.sums << PART_BITS | row
@@ -330,7 +329,7 @@ def read_grid(t: Columns, w: FanWork, x: Output, addend: int, a: Reading) -> int
         cell = cell_at(t, w, layout)
         if cell != NONE:
             if addend >= arena[cell]:
-                w.cell[FAULT] = UNKNOWN
+                w.cell[WRONG] = UNKNOWN
                 return 0
             is_base = cut(t, w, layout, a.need)
             at = nearest(t, x, arena[cell + 1 + addend], a.to)
@@ -408,7 +407,7 @@ def read_local(t: Columns, w: FanWork, x: Output, any_part: bool, a: Reading) ->
     if source == NONE and any_part and count > 0 and arena[regions] >= 0:
         source = 0
     if source == NONE:
-        w.cell[FAULT] = UNKNOWN
+        w.cell[WRONG] = UNKNOWN
         return
     held = regions + source * stride
     take_piece(w, x.rank, arena, held + 1 if any_part else a.need)
@@ -422,13 +421,13 @@ def clear(t: Columns, w: FanWork, op: int) -> int:
     Returns how many sources there are: the op's parts, then the sums of its outputs.
     """
     cell = w.cell
-    cell[ASKS], cell[VIEWS], cell[REGIONS], cell[BEGUN], cell[FAULT] = 0, 0, 0, 0, 0
+    cell[ASKS], cell[VIEWS], cell[REGIONS], cell[BEGUN] = 0, 0, 0, 0
     sources = t.parts[op]
     for tensor in range(t.tensor_ptr[op], t.tensor_ptr[op + 1]):
         w.source_ptr[tensor - t.tensor_ptr[op]] = sources
         sources += t.parts[t.ops + tensor]
     if sources + 1 >= w.most_sources:
-        cell[FAULT] = FULL
+        cell[WRONG] = MANY_ASKS
         return 0
     for source in range(sources):
         w.source_view[source], w.source_views[source] = NONE, 0
@@ -463,7 +462,7 @@ def read_one(t: Columns, w: FanWork, op: int, entry: int, reader: int, part: int
         if addend < 0 and how == STATISTICS:
             addend = own_addend(t, x, arena[arena[block + BOXES] + part], to)
         if addend < 0 and t.block[x.sums] == 0:
-            w.cell[FAULT] = UNKNOWN
+            w.cell[WRONG] = UNKNOWN
             return 0
     return read_grid(t, w, x, addend, a)
 
@@ -475,13 +474,13 @@ def ask(t: Columns, w: FanWork, op: int) -> int:
     for group in range(t.group_ptr[op], t.group_ptr[op + 1]):
         reader = t.group_reader[group]
         if parts + t.parts[reader] >= w.most_asks:
-            w.cell[FAULT] = FULL
+            w.cell[WRONG] = MANY_ASKS
             return 0
         for part in range(t.parts[reader]):
             pieces = 0
             for entry in range(t.entry_ptr[group], t.entry_ptr[group + 1]):
                 pieces += read_one(t, w, op, entry, reader, part)
-            if w.cell[FAULT]:
+            if w.cell[WRONG]:
                 return 0
             w.given[parts + part] = pieces
         parts += t.parts[reader]

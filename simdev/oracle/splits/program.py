@@ -36,7 +36,6 @@ class Logged(dict[K, V]):
     """A dict whose changes can be taken back: ``log`` holds what was there before."""
 
     def __init__(self, log: Log) -> None:
-        super().__init__()
         self.log = log
 
     def __setitem__(self, key: K, value: V) -> None:
@@ -213,8 +212,6 @@ class SplitProgram:
         self._replan(self._in_plan)
         for i in self._copies.run():
             self._lay(i, self._op(i, self._copies.copies[i]), Local({}))
-        self.log.clear()
-        self.before.clear()
 
     def _read_columns(self) -> None:
         """Who reads whom: of the ops in the plan, of leaves, of parameters."""

@@ -67,9 +67,6 @@ from .columns import (
 from .hosts import begin, check_end, device_of
 
 MOST_TASKS = 1 << 20
-# Words of ``loads`` behind the ps by queue: how many transfers there are, and how many that cannot
-# be.
-SENT_ALL, STUCK, MORE = range(3)
 
 
 @jitable
@@ -115,10 +112,10 @@ def add_load(t: Columns, q: Rules, loads: Ints, slot: int, part: int, sign: int)
     at, end = fans[fan], fans[fan + 1]
     while at < end:
         route, size, count = fans[at], fans[at + 1], fans[at + 3]
-        loads[q.queues + SENT_ALL] += sign
         if size > q.most_bytes or q.route_class[route] < 0:
-            loads[q.queues + STUCK] += sign
+            loads[q.queues] += sign * MOST_TASKS  # it cannot be: there is no limit then
         else:
+            loads[q.queues] += sign
             length = sign * sending_ps(q, route, size)
             for e in range(q.queue_ptr[route], q.queue_ptr[route + 1]):
                 loads[q.queue[e]] += length
@@ -151,7 +148,7 @@ def begin_bounds(q: Rules, w: Work, most: int) -> None:
     for queue in range(q.queues):
         w.left[queue] = w.loads[queue]
         longest = max(longest, w.loads[queue])
-    if w.loads[q.queues + STUCK] or w.loads[q.queues + SENT_ALL] >= most:
+    if w.loads[q.queues] >= most:
         w.cell[LIMIT] = NEVER
     elif longest > w.cell[LIMIT]:
         w.cell[FAULT] = WORSE
@@ -160,7 +157,9 @@ def begin_bounds(q: Rules, w: Work, most: int) -> None:
 @jitable
 def check(w: Work, start: int, left: int) -> None:
     """A queue with so many ps left goes on at an instant: set a fault beyond the limit."""
-    if ps_of(w, start) + left > w.cell[LIMIT] and w.cell[FAULT] == 0:
+    if start >= LATEST:
+        w.cell[FAULT] = LONG
+    elif ps_of(w, start) + left > w.cell[LIMIT] and w.cell[FAULT] == 0:
         w.cell[FAULT] = WORSE
 
 
@@ -276,9 +275,6 @@ def send_all(t: Columns, q: Rules, w: Work, r: Record | None, row: int, now: int
             return
         length = sending_ps(q, route, size)
         start, finish, arrival, left = book(w, q, w.left, route, length, now)
-        if start >= LATEST:
-            cell[FAULT] = LONG
-            return
         check(w, start, left)
         for k in range(at + 4, at + 4 + count):
             release(w, row_of(t, w, fans[k]), arrival)
@@ -377,8 +373,6 @@ def play(t: Columns, q: Rules, w: Work, r: Record | None, h: Hosts | None) -> in
             last = max(last, happen(t, q, w, r, h, row, w.when[row]))
         else:
             send(t, q, w, r, row - rows)
-        if last >= LATEST:
-            cell[FAULT] = LONG
     return last
 
 
@@ -386,7 +380,7 @@ def play(t: Columns, q: Rules, w: Work, r: Record | None, h: Hosts | None) -> in
 def run(t: Columns, q: Rules, w: Work, r: Record | None, h: Hosts | None) -> int:
     """The step time in ps, or minus a fault."""
     cell = w.cell
-    if count_rows(t) + q.devices + 2 > w.most_rows:
+    if count_rows(t) > w.most_rows:
         return -FULL
     begin_all(t, q, w, h)
     last = play(t, q, w, r, h)

@@ -40,7 +40,7 @@ import numpy as np
 
 from ...execution.period import Steady
 from ...ground.errors import InputError
-from ...ground.units import PS_PER_SECOND, format_bytes, format_seconds
+from ...ground.units import format_bytes, format_ps
 from ...lowering.sync import FIRST
 
 # Roles of tasks have the names of a schedule's actions (below), so they get other names here.
@@ -121,7 +121,7 @@ def trace_chart(trace: Trace) -> Gantt:
         verdict = f"DOES NOT FIT: {format_bytes(trace.memory_excess)} over"
     steps = trace.task_graph.steps
     length = "step" if steps == 1 else f"{steps} steps"
-    title = f"{length} {format_seconds(trace.end_ps / PS_PER_SECOND)}, {verdict}"
+    title = f"{length} {format_ps(trace.end_ps)}, {verdict}"
     return Gantt(
         rows, tuple(looks.values()), trace.end_ps, title,
         labels=tuple(_labels(trace, rows, tuple(colours))), legend=looks, alarm=not trace.feasible,
@@ -229,7 +229,7 @@ def sync_chart(trace: Trace, steady: Steady) -> Gantt:
     )
     return Gantt(
         tuple(rows), (*looks.values(), *(Look(tuple(shade)) for shade in shades)), end,
-        f"step time (period) {format_seconds(steady.step_ps / PS_PER_SECOND)}"
+        f"step time (period) {format_ps(steady.step_ps)}"
         + (f", {part}a round of {steady.round} steps" if steady.round > 1 else ""),
         begin,
         labels, looks,
@@ -368,9 +368,9 @@ def pipeline_chart(pipeline: PipelineUse, trace: Trace) -> Gantt:
         rows.append(_with_idle(row, trace.end_ps, len(looks) - 1))
         labels += _action_labels(schedule, number, row)
         first = last
-    time = f"step {format_seconds(pipeline.step_ps / PS_PER_SECOND)}"
+    time = f"step {format_ps(pipeline.step_ps)}"
     if period is not None:
-        time += f", steady period {format_seconds(float(period / PS_PER_SECOND))}"
+        time += f", steady period {format_ps(period)}"
     used = {action.kind for action in schedule.actions}
     kinds: Legend = {NAMES[kind]: Look(shade(GREY, kind)) for kind in NAMES if kind in used}
     if any(rank.sync_ps for rank in pipeline.ranks):
@@ -421,7 +421,7 @@ def training_chart(training: Training, trace: Trace, bubble: float, exposed: flo
         note = f"peak {stage.memory.peak / 2**30:.1f} GiB"
         rows.append(_rank_row(trace, large, rank, stage.device, note))
         labels += _work_labels(trace, large, rank)
-    seconds = format_seconds(trace.end_ps / PS_PER_SECOND)
+    seconds = format_ps(trace.end_ps)
     return Gantt(
         tuple(rows), looks, trace.end_ps,
         f"{large.model.name}, {large.schedule.name}: step {seconds}, MFU {training.mfu:.1%} "

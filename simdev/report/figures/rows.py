@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ...nouns.taskgraph import Floats, Ints
-from ..measures.spans import Bools, apart, runs, shares_between
+from ...nouns.taskgraph import Bools, Floats, Ints
+from ..measures.spans import apart, runs, shares_between
 
 LINK = -1  # the device of a row that belongs to none: a link
 MANY_ROWS = 26  # beyond, devices that do the same at the same time are drawn once, as links are

@@ -23,7 +23,7 @@ from .usage import Devices
 LEAST = 0.0005  # share of a time that is told
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Costs(Section):
     """Where the times of ops come from: ``rungs`` is the share of the op time by rung, ``misses``
     are the estimates, ``rel_err`` the expected relative error (None: not known).

@@ -1,7 +1,7 @@
 """How stragglers, noise and pauses lengthen a step, and for which devices it waits (``Disturbed``).
 
-It is there where a scenario tells ``disturbances``, or its cluster has devices below the speed of
-their kind. Noise is drawn in ``execution/disturbances.py``.
+It is there where a scenario tells ``disturbances``, or its cluster has devices or links below the
+speed of their like. Noise is drawn in ``execution/disturbances.py``.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 
 from ...execution.period import step_time_ps
 from ...execution.scenario import Scenario, execute
-from ...ground.units import PS_PER_SECOND, format_seconds
+from ...ground.units import PS_PER_SECOND, format_ps, format_seconds
 from ...nouns.taskgraph import COLLECTIVE, DISPATCH, SYNC, TRANSFER, Ints
 from ...nouns.trace import Trace
 from ..table import COUNT, SHARE, TEXT, TIME, Json, Table
@@ -27,12 +27,12 @@ WAITS_NOTE = (
 )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Disturbed(Section):
     """The step beside the one without stragglers, noise and pauses."""
 
     name = "disturbed"
-    places = Places(entries=15, lines=35, facts=15, tables=15)
+    places = Places(entries=15, lines=35, asides=None, facts=15, tables=15)
 
     scenario: Scenario
     trace: Trace
@@ -44,16 +44,17 @@ class Disturbed(Section):
         scenario = step.outcome.scenario
         if scenario is None:
             return None
-        if scenario.disturbances is None and not scenario.cluster.has_stragglers:
+        cluster = scenario.cluster
+        if scenario.disturbances is None and cluster.without_stragglers is cluster:
             return None
         return cls(scenario, step.trace, step.step_ps)
 
     @cached_property
     def undisturbed_ps(self) -> int:
-        """The step time in ps with devices at the speed of their kind, without noise and pauses."""
-        cluster = self.scenario.cluster
-        devices = tuple(replace(device, speed=1) for device in cluster.devices)
-        cluster = replace(cluster, devices=devices) if cluster.has_stragglers else cluster
+        """The step time in ps with devices and links as fast as their like, without noise and
+        pauses.
+        """
+        cluster = self.scenario.cluster.without_stragglers
         even = replace(self.scenario, cluster=cluster, disturbances=None)
         return step_time_ps(execute(even).trace)
 
@@ -89,13 +90,9 @@ class Disturbed(Section):
         seconds = self.undisturbed_ps / PS_PER_SECOND
         yield "undisturbed", f"{format_seconds(seconds)} ({self.longer:+.1%} by disturbances)"
 
-    def asides(self) -> Iterator[str]:
-        """Nothing: the page has a fact."""
-        return iter(())
-
     def lines(self) -> Iterator[str]:
         """How much longer the step is, and whom it waits for most."""
-        seconds = format_seconds(self.undisturbed_ps / PS_PER_SECOND)
+        seconds = format_ps(self.undisturbed_ps)
         waits = f"; waits most for {self.waits[0][0]}" if self.waits else ""
         yield f"Disturbed: {self.longer:+.1%} beside {seconds} without{waits}"
 

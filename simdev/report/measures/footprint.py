@@ -26,14 +26,13 @@ from typing import Any
 
 import numpy as np
 
-from ...ground.units import PS_PER_SECOND, format_bytes, format_seconds
+from ...ground.units import format_bytes, format_ps
 from ...nouns.graph import PHASES
 from ...nouns.memory import MemoryModel
-from ...nouns.taskgraph import BUFFER_KINDS, DISPATCH, OUTSIDE, PERSISTENT, Ints, TaskGraph
+from ...nouns.taskgraph import BUFFER_KINDS, DISPATCH, OUTSIDE, PERSISTENT, Bools, Ints, TaskGraph
 from ...nouns.trace import Trace
 from ..table import BYTES, NUMBER, TEXT, Json, Table
 from .section import Places, Section, Step
-from .spans import Bools
 from .usage import DEVICES_SHOWN
 
 # PyTorch's caching allocator for CUDA, for one device and one stream.
@@ -509,7 +508,7 @@ class _StepsInARow(_OneStep):
         return others
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Footprint(Section):
     """How memory was counted, and where PyTorch's rounding was asked for, what its allocator
     reserves, by device.
@@ -580,7 +579,7 @@ class Footprint(Section):
             if use.failed is not None:
                 time_ps, buffer, size = use.failed
                 yield (
-                    f"{use.device}: at {format_seconds(time_ps / PS_PER_SECOND)} its allocator "
+                    f"{use.device}: at {format_ps(time_ps)} its allocator "
                     f"cannot serve {format_bytes(size)} for {buffer}, though cached segments were "
                     "given back."
                 )

@@ -33,7 +33,7 @@ REACH, POINTS = 16, 33  # of the curve: up to 16 times the best interval, in so 
 TICKS = (1, 10, 60, 600, 3600, 6 * 3600, DAY, 10 * DAY, 100 * DAY)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class LongRun(Section):
     """Days of training by steps of one length on machines that fail."""
 

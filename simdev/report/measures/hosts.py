@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from ...ground.units import PS_PER_SECOND, format_seconds
+from ...ground.units import format_ps
 from ...lowering.origins import HostOrigins
 from ...lowering.symmetry import Symmetry
 from ...nouns.taskgraph import THREAD_PREFIX, TaskGraph
@@ -65,7 +65,7 @@ def every_thread(
     )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Hosts(Section):
     """The threads that dispatch ops, and the origin of their times (``origins``, None: unknown);
     launches hold the share ``held`` of the step.
@@ -102,7 +102,7 @@ class Hosts(Section):
                 "they count 0."
             )
         if 0 < origins.short_ps < SHORT_PS:
-            mean = format_seconds(origins.short_ps / PS_PER_SECOND)
+            mean = format_ps(origins.short_ps)
             yield (
                 f"NO HOST IS MODELLED: ops take {mean} on average, and an eager host may need "
                 'longer to dispatch one;\nwrite "host": {"mode": "eager"} in the cluster.'
@@ -134,7 +134,7 @@ class Hosts(Section):
         }
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Idle(Section):
     """The idle time of working devices, as shares of their time: ``exposed`` communication, waiting
     for hosts alone (``hosted``), the ``bubble``, in which others compute for them, and all three

@@ -47,7 +47,7 @@ class Calls:
     exposed_ps: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Modules(Section):
     """The communication of modules, the most exposed first; ``memory`` by module and kind of buffer
     what the fullest device (``device``) holds at its peak.

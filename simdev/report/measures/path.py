@@ -190,7 +190,7 @@ def critical_path(trace: Trace, window: Window | None = None) -> tuple[Segment, 
     return tuple(segments)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class CriticalPath(Section):
     """The critical path of a step: its ``segments`` tile the window, ``blame`` has by BLAMES the ps
     of one step, which add up to the step time.

@@ -20,7 +20,7 @@ from fractions import Fraction
 import numpy as np
 
 from ...execution.period import Steady, steady_rounds
-from ...ground.units import PS_PER_SECOND, format_seconds
+from ...ground.units import PS_PER_SECOND, format_ps
 from ...nouns.schedules import BACKWARD, FORWARD, WEIGHT, Action, Schedule, weight_versions
 from ...nouns.taskgraph import SYNC, Ints
 from ...nouns.trace import Trace
@@ -53,7 +53,7 @@ class RankUse:
         return self.finish_ps - self.start_ps
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class PipelineUse(Section):
     """The measures of a pipeline's trace; times in ps.
 
@@ -63,7 +63,8 @@ class PipelineUse(Section):
     """
 
     name = "pipeline"
-    places = Places(lines=20, tables=20)
+    # ``simdev pipeline`` prints the JSON of the section alone.
+    places = Places(lines=20, asides=None, tables=20, entries=None)
 
     schedule: Schedule
     engine: str
@@ -144,26 +145,18 @@ class PipelineUse(Section):
             f"{schedule.name}: {schedule.stages} stages on {schedule.ranks} ranks, "
             f"{schedule.microbatches} microbatches"
         )
-        yield f"Step time {_time(self.step_ps)}  ({self.step_ps:,} ps, engine {self.engine})"
+        yield f"Step time {format_ps(self.step_ps)}  ({self.step_ps:,} ps, engine {self.engine})"
         if period is not None and self.period_ps is not None:
             how = "the mean, not yet steady"
             if period.repeats:
                 how = f"exact, repeats every {period.cycle * schedule.round}"
-            length = _time(self.period_ps)
+            length = format_ps(self.period_ps)
             yield f"Steady period {length} a microbatch ({how}); bubble rate {rate:.4f}"
             return
-        work = f"cost {_time(self.cost_ps)} for {_time(self.ideal_ps)} of work"
+        work = f"cost {format_ps(self.cost_ps)} for {format_ps(self.ideal_ps)} of work"
         yield f"Bubble rate {rate:.4f}: {work}"
         if schedule.asynchronous:
             yield "No steady state: too few microbatches"
-
-    def entries(self) -> Json:
-        """Nothing: ``simdev pipeline`` prints the section alone."""
-        return {}
-
-    def asides(self) -> Iterator[str]:
-        """Nothing: the page shows the chart."""
-        return iter(())
 
     def tables(self) -> Iterator[Table]:
         """A row a rank; versions of weights, and memory, where there are such."""
@@ -194,25 +187,19 @@ def pipeline_use(schedule: Schedule, trace: Trace) -> PipelineUse:
     """The section of a trace of ``pipeline_task_graph(schedule, ...)``."""
     ranks, first = [], 0
     # The tasks of a pipeline are its actions, rank by rank, then its messages.
-    for rank, row in enumerate(schedule.rows):
+    for row in schedule.rows:
         last = first + sum(action is not None for action in row)
-        ranks.append(_rank_use(schedule, trace, rank, first, last))
+        ranks.append(_rank_use(schedule, trace, first, last))
         first = last
     period = _period(schedule, trace) if schedule.asynchronous else None
-    latency = _done(schedule, trace, 0)
+    fed = [row for row, action in enumerate(schedule.actions) if action.microbatch == 0]
     return PipelineUse(
         schedule, trace.engine, trace.end_ps, tuple(ranks), weight_versions(schedule), period,
-        latency,
+        int(trace.finish[fed].max()),
     )  # fmt: skip
 
 
-def _done(schedule: Schedule, trace: Trace, microbatch: int) -> int:
-    """When the last action of a microbatch ends."""
-    its = [row for row, action in enumerate(schedule.actions) if action.microbatch == microbatch]
-    return int(trace.finish[its].max())
-
-
-def _rank_use(schedule: Schedule, trace: Trace, rank: int, first: int, last: int) -> RankUse:
+def _rank_use(schedule: Schedule, trace: Trace, first: int, last: int) -> RankUse:
     """The use of a rank, whose tasks are ``first`` to ``last``."""
     start, finish, graph = trace.start[first:last], trace.finish[first:last], trace.task_graph
     stages = tuple(dict.fromkeys(action.stage for action in schedule.actions[first:last]))
@@ -263,7 +250,3 @@ def _ahead(row: Sequence[Action | None]) -> int:
     actions = list(filter(None, row))
     first = next(i for i, action in enumerate(actions) if action.kind != FORWARD)
     return actions[first - 1].microbatch + 1
-
-
-def _time(ps: int | Fraction) -> str:
-    return format_seconds(float(Fraction(ps) / PS_PER_SECOND))

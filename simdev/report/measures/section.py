@@ -93,14 +93,16 @@ class Step:
 
 
 class Places(NamedTuple):
-    """Where the parts of a section come among those of other sections: small numbers first."""
+    """Where the parts of a section come among those of other sections: small numbers first; None:
+    the page, or the JSON, leaves them out.
+    """
 
     lines: int = LAST
-    asides: int = LAST
+    asides: int | None = LAST
     facts: int = LAST
     tables: int = LAST
     notes: int = LAST
-    entries: int = LAST
+    entries: int | None = LAST
 
 
 class Section:
@@ -179,5 +181,6 @@ def parts_in_order(sections: tuple[Section, ...], part: str) -> Iterator[Any]:
     """The answers of sections to a method of Section, in the order that their places have for that
     part.
     """
-    ordered = sorted(sections, key=lambda section: int(getattr(section.places, part)))
-    return (getattr(section, part)() for section in ordered)
+    shown = [section for section in sections if getattr(section.places, part) is not None]
+    shown.sort(key=lambda section: int(getattr(section.places, part)))
+    return (getattr(section, part)() for section in shown)

@@ -22,14 +22,13 @@ from ...nouns.taskgraph import (
     SYNC,
     THREAD_PREFIX,
     TRANSFER,
+    Bools,
     Floats,
     Ints,
     Resource,
     TaskGraph,
 )
 from ...nouns.trace import DeviceMemory, Trace
-
-Bools = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)

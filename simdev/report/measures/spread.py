@@ -28,8 +28,6 @@ from ..table import BYTES, COUNT, SHARE, TEXT, TIME, Json, Table, fields_json
 from .section import Places, Section, Step
 from .spans import sent_mask
 
-ADDING = ("sum", "sync", "stored")  # roles of what adds up partial results: no part of the op
-
 
 @dataclass(frozen=True, slots=True)
 class SplitCost:
@@ -107,7 +105,7 @@ def _durations(
     number = copies[task_graph.tasks.source]
     together = (task_graph.tasks.duration * number).tolist()
     for origin, duration, count in zip(of_task, together, number.tolist(), strict=True):
-        if origin is not None and origin.role not in ADDING:
+        if origin is not None and not origin.adds_up:
             durations.setdefault(origin.op, []).append((duration, count))
     return durations
 
@@ -143,7 +141,7 @@ def _bytes(
             continue
         # A tensor that several ops read counts for the first of them.
         ends = of_task[op], of_task[min(readers)]
-        adding = next((end for end in ends if end is not None and end.role in ADDING), None)
+        adding = next((end for end in ends if end is not None and end.adds_up), None)
         if adding is not None:
             sync_bytes[adding.op] += size
         elif ends[1] is not None:
@@ -180,7 +178,7 @@ def sent_bytes(task_graph: TaskGraph, symmetry: Symmetry | None = None) -> int:
     return int(size[moves].sum()) + int((size[collectives] * (ranks - 1)).sum())
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Splits(Section):
     """The cost of splitting each op (``splits``), and the ops that stay whole although they take
     time (``whole``).
@@ -258,7 +256,7 @@ class Splits(Section):
         return {name: costs for name, costs in both.items() if costs}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Stages(Section):
     """The stages of a pipeline over a graph."""
 
@@ -278,7 +276,7 @@ class Stages(Section):
         yield Table("Stages of the pipeline", columns, self.stages)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Synchronisation(Section):
     """How many gradients a policy synchronises (None: there is no policy), and sentences on how,
     and on what collectives rest on.
@@ -356,7 +354,7 @@ def _of_policy(sync: Sync) -> str:
     return f"Parameters are averaged by {sync.policy} after {after}, {pieces}."
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Alike(Section):
     """The devices simulated in place of others that run alike, or why all were simulated."""
 

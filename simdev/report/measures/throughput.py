@@ -24,12 +24,12 @@ COSTS = ("cost_per_step", "cost_per_million_samples", "cost_per_million_tokens")
 """In dollars."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class StepTime(Section):
     """How long a step takes, by which ``engine``."""
 
     name = "step time"
-    places = Places(entries=10, lines=30, facts=10)
+    places = Places(entries=10, lines=30, asides=None, facts=10)
 
     step_ps: int
     engine: str
@@ -49,10 +49,6 @@ class StepTime(Section):
         exact = f"{self.step_ps:,} ps, engine {self.engine}"
         yield f"Step time {format_seconds(self.seconds)}  ({exact})"
 
-    def asides(self) -> Iterator[str]:
-        """Nothing: the page has a headline."""
-        return iter(())
-
     def facts(self) -> Facts:
         """The step time, rounded and exact."""
         yield "step time", format_seconds(self.seconds)
@@ -63,7 +59,7 @@ class StepTime(Section):
         return {"step_time_s": self.seconds, "step_time_ps": self.step_ps}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Engine(Section):
     """Which engine ran the step."""
 
@@ -86,7 +82,7 @@ class Engine(Section):
         return self.engine
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Repeated(Section):
     """How steps follow one another, where several were simulated."""
 
@@ -124,7 +120,7 @@ class Repeated(Section):
         return self.steady.to_json()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Throughput(Section):
     """The samples that a step of ``step_ps`` trains on, and the price of an hour of its devices.
 
@@ -135,7 +131,7 @@ class Throughput(Section):
     """
 
     name = "throughput"
-    places = Places(entries=120, lines=50, facts=70)
+    places = Places(entries=120, lines=50, asides=None, facts=70)
 
     step_ps: int
     samples: int | None
@@ -213,10 +209,6 @@ class Throughput(Section):
     def facts(self) -> Facts:
         """The known figures by second and in dollars."""
         yield from ((name, text) for name, _, text in self.figures())
-
-    def asides(self) -> Iterator[str]:
-        """Nothing: the page has facts."""
-        return iter(())
 
     def lines(self) -> Iterator[str]:
         """A line for a terminal, where anything is known."""

@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from ...costs import ROOFLINE
-from ...ground.units import PS_PER_SECOND, format_seconds
+from ...ground.units import PS_PER_SECOND, format_ps
 from ...nouns.models.large import modules_again, uses_flash
 from ...nouns.models.large.roles import (
     COMPUTES,
@@ -84,7 +84,7 @@ class StageUse:
         }
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Training(Section):
     """The section of a report that only a large model's step has; shares 0 to 1.
 
@@ -278,7 +278,7 @@ class Training(Section):
         if self.large.host == "none" and 0 < forward < SHORT_PS:
             yield (
                 f"No host is modelled: the forward of a layer takes "
-                f"{format_seconds(forward / PS_PER_SECOND)}, and eager ones have been seen to "
+                f"{format_ps(forward)}, and eager ones have been seen to "
                 "need 1 to 2 ms for it (cluster.host and graph.host_time)."
             )
 
@@ -420,16 +420,12 @@ def difference_tables(first: Training, second: Training) -> Iterator[Table]:
     """Time by term and memory by kind, of A beside B."""
     yield difference(first, second).table()
     a, b = (max(step.stages, key=lambda stage: stage.memory.peak) for step in (first, second))
-    yield _memory_table(a, b)
-
-
-def _memory_table(first: StageUse, second: StageUse) -> Table:
-    a, b = first.memory.at_peak, second.memory.at_peak
-    rows = [(kind, a.get(kind, 0), b.get(kind, 0)) for kind in {**a, **b}]
-    rows.append(("all", first.memory.peak, second.memory.peak))
+    held, other = a.memory.at_peak, b.memory.at_peak
+    rows = [(kind, held.get(kind, 0), other.get(kind, 0)) for kind in {**held, **other}]
+    rows.append(("all", a.memory.peak, b.memory.peak))
     shown = tuple((kind, x, y, change(x, y)) for kind, x, y in rows if x or y)
-    title = f"Memory of the fullest rank at its peak (A: {first.device}, B: {second.device})"
-    return Table(title, {"holds": TEXT, "A": BYTES, "B": BYTES, "change": CHANGE}, shown)
+    title = f"Memory of the fullest rank at its peak (A: {a.device}, B: {b.device})"
+    yield Table(title, {"holds": TEXT, "A": BYTES, "B": BYTES, "change": CHANGE}, shown)
 
 
 def _thousandths(part_ps: int, whole_ps: int) -> int:

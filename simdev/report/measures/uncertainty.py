@@ -5,15 +5,27 @@ The draws come with the outcome, where they were asked for (``oracle/draws.py``)
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from ...costs.drawn import SHARED
 from ...ground.units import PS_PER_SECOND, format_seconds
-from ...nouns.draws import PERCENTS, Draws, percentiles
+from ...nouns.draws import PERCENTS, TIE, TIE_MEANING, Draws, is_tie, percentiles
 from ..table import BYTES, LIMIT, TEXT, Table
 from .section import Facts, Places, Section, Step
+
+
+def how_sure(beats: Sequence[float], first: float, kendall: float) -> str:
+    """How sure the order of several answers is, in a line; ``beats``, ``first`` and ``kendall`` are
+    those of ``Stability``, ``first`` of the best answer alone.
+    """
+    ties = sum(map(is_tie, beats[1:]))
+    tied = f"{ties:,} {'tie' if ties != 1 else 'ties'} with it ({TIE_MEANING})"
+    faster = sum(share >= TIE for share in beats[1:])
+    more = f", {faster:,} of the others {'is' if faster == 1 else 'are'} faster by draws"
+    stays = f"the best stays first in {first:.0%} of the draws"
+    return f"How sure: {stays}, {tied}{more if faster else ''}; mean Kendall tau {kendall:.2f}."
 
 
 @dataclass(frozen=True, eq=False)

@@ -20,14 +20,13 @@ from itertools import pairwise
 
 import numpy as np
 
-from ...ground.units import PS_PER_SECOND, format_bytes, format_seconds
+from ...ground.units import PS_PER_SECOND, format_bytes, format_ps
 from ...lowering.symmetry import IDLE, Symmetry
-from ...nouns.taskgraph import COLLECTIVE, DISPATCH, Ints, Rows, TaskGraph, distinct
+from ...nouns.taskgraph import COLLECTIVE, DISPATCH, Bools, Ints, Rows, TaskGraph, distinct
 from ...nouns.trace import PERSISTENT_BUFFERS, DeviceMemory, Overflow, Trace
 from ..table import BYTES, COUNT, LIMIT, SHARE, TEXT, TIME, Json, Table, fields_json, shorten
 from .section import Facts, Places, Section, Step
-from .spans import (
-    Bools,
+from .spans import (  # fmt: skip
     Window,
     apart,
     computing,
@@ -39,7 +38,7 @@ from .spans import (
     sent_mask,
     shown_devices,
     transfer_mask,
-)  # fmt: skip
+)
 from .spread import sent_bytes
 
 DEVICES_SHOWN = 16
@@ -242,7 +241,14 @@ def link_use(trace: Trace, window: Window) -> tuple[LinkUse, ...]:
     """Every queue for transfers, then every half-link that flows share, then the transfers that
     wait for nothing.
     """
-    return tuple(_link(trace, window, carrier) for carrier in carriers(trace))
+    uses = []
+    for carrier in carriers(trace):
+        carried = int(trace.task_graph.tasks.bytes[carrier.tasks].sum())
+        busy = window.covered_ps(carrier.start, trace.finish[carrier.tasks])
+        count, size = window.mean(len(carrier.tasks)), window.mean(carried)
+        use = LinkUse(carrier.name, count, size, window.a_step(busy), window.share(busy))
+        uses.append(use)
+    return tuple(uses)
 
 
 def carriers(trace: Trace) -> Iterator[Carrier]:
@@ -289,13 +295,6 @@ def _unqueued(trace: Trace) -> Iterator[Carrier]:
         yield Carrier(name, tasks_between, trace.start[tasks_between])
 
 
-def _link(trace: Trace, window: Window, carrier: Carrier) -> LinkUse:
-    carried = int(trace.task_graph.tasks.bytes[carrier.tasks].sum())
-    busy = window.covered_ps(carrier.start, trace.finish[carrier.tasks])
-    count, size = window.mean(len(carrier.tasks)), window.mean(carried)
-    return LinkUse(carrier.name, count, size, window.a_step(busy), window.share(busy))
-
-
 def every_device(uses: Sequence[DeviceUse], symmetry: Symmetry) -> tuple[DeviceUse, ...]:
     """The use of every device of the cluster, as of the alike device that was simulated; buffers
     keep the names that they have there.
@@ -325,7 +324,7 @@ def every_link(uses: Sequence[LinkUse], symmetry: Symmetry) -> tuple[LinkUse, ..
     return (*used, *uses[count:])
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Devices(Section):
     """How every device of the cluster is used; ``shown`` marks the devices worth a row of the table
     (``shown_devices``). Each device represents so many ``copies``; ``members`` is how many ranks
@@ -413,7 +412,7 @@ def stands_for(copies: int, devices: int) -> str:
     return f" on the {devices:,} that stand for all" if copies > 1 else ""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Memory(Section):
     """Whether the step fits, and what devices hold at their peaks; each of the devices represents
     so many ``copies``.
@@ -443,7 +442,7 @@ class Memory(Section):
     def asides(self) -> Iterator[str]:
         """Where and when devices exceed their memory."""
         for _, overflow in self.overflows:
-            first = format_seconds(overflow.time_ps / PS_PER_SECOND)
+            first = format_ps(overflow.time_ps)
             excess = format_bytes(overflow.excess)
             yield f"{overflow.device}: {excess} over at {first}, with {overflow.task}."
 
@@ -490,7 +489,7 @@ class Memory(Section):
 
 
 def _overflow_lines(memory: DeviceMemory, overflow: Overflow) -> Iterator[str]:
-    first, peak = (format_seconds(ps / PS_PER_SECOND) for ps in (overflow.time_ps, memory.peak_ps))
+    first, peak = map(format_ps, (overflow.time_ps, memory.peak_ps))
     moment = f"when {shorten(overflow.task)} starts"
     if overflow.task == PERSISTENT_BUFFERS:
         moment = "by what is held throughout the step"
@@ -510,7 +509,7 @@ def _overflow_lines(memory: DeviceMemory, overflow: Overflow) -> Iterator[str]:
         yield f"    {format_bytes(sum(rest)):>12}  in {len(rest):,} more"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Links(Section):
     """How every queue or link is used; ``count`` transfers of ``bytes`` in all. Each of ``devices``
     represents so many ``copies``.

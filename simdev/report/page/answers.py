@@ -19,6 +19,7 @@ from ...ground.units import PS_PER_SECOND, format_bytes, format_seconds
 from ...nouns.strategy import degrees_over_one
 from ..measures.published import LayoutError, PublishedError
 from ..measures.section import Facts
+from ..measures.uncertainty import how_sure
 from ..results import kind_of
 from ..table import (
     BYTES,
@@ -36,7 +37,7 @@ from ..table import (
 from .step import tables_json
 
 Entry = Mapping[str, Any]  # an object in the JSON of a verb
-SHARES = ("mfu", "bubble", "exposed_communication")
+SHARES = ("mfu", "bubble", "exposed_communication", "beats_best", "first_in_draws")
 TEXTS = (
     "plan", "method", "schedule", "recompute", "context", "why", "note", "feasible", "offload",
     "recompute_modules", "peak_dtype", "op_times",
@@ -44,7 +45,8 @@ TEXTS = (
 LEFT_OUT = ("scenario", "step_time_ps", "front")
 NAME = "plan"
 AHEAD = (
-    NAME, "devices", "schedule", "step_time_s", "peak_bytes", "why", "tokens_per_s",
+    NAME, "devices", "schedule", "step_time_s", "step_p10_s", "step_p90_s", "beats_best",
+    "peak_bytes", "why", "tokens_per_s",
     "samples_per_s", "mfu", "peak_dtype", "bubble", "exposed_communication", "note",
 )  # fmt: skip
 
@@ -99,13 +101,7 @@ def plans_data(value: Entry, source: str) -> Json:
         "fits": bool(ranks.order),
         "headline": _plans_headline(rows, counts, ranks),
         "facts": list(_plans_facts(counts)),
-        "notes": [
-            *_model_error(counts),
-            *_folded(rows),
-            *_tied(rows, counts),
-            *_why(rows, columns, ranks),
-            *_refused(counts),
-        ],
+        "notes": list(_plans_notes(rows, counts or {}, columns, ranks)),
         **ranks.page(
             {name: (_kind(name), values) for name, values in columns.items()},
             {"x": "peak_bytes", "y": "step_time_s", "colour": _colour(columns)},
@@ -136,7 +132,7 @@ def _says_something(name: str, values: Sequence[Any]) -> bool:
     """Whether a column differs between rows, or is a figure."""
     if name == "method" or all(value is None for value in values):
         return False
-    figures = ("step_time_s", "peak_bytes", *SHARES)
+    figures = ("step_time_s", "step_p10_s", "step_p90_s", "peak_bytes", *SHARES)
     return name == NAME or name in figures or len(set(map(str, values))) > 1
 
 
@@ -209,32 +205,27 @@ def _why(rows: Sequence[Entry], columns: Entry, ranks: Ranking) -> Iterator[str]
         yield f"The runner-up, {columns[NAME][slower[0]]}, takes longer by {loss}."
 
 
-def _model_error(counts: Entry | None) -> Iterator[str]:
-    """A note on proofs: they are of the model, which was so far from published runs."""
-    # Answers of earlier versions tell it in another way, of models of their size.
-    if counts and "matched" in (counts.get("published") or {}):
+def _plans_notes(
+    rows: Sequence[Entry], counts: Entry, columns: Entry, ranks: Ranking
+) -> Iterator[str]:
+    """How far off the model is, what is not shown, why the runner-up loses, what was refused."""
+    # Answers of earlier versions tell the error in another way, of models of their size.
+    if "matched" in (counts.get("published") or {}):
         yield str(PublishedError(**counts["published"]))
-
-
-def _tied(rows: Sequence[Entry], counts: Entry | None) -> Iterator[str]:
-    tied = sum(row.get("tied") is True for row in rows) - 1
-    if tied > 0 and counts and "layouts" in counts:
-        error = LayoutError(**counts["layouts"])
-        yield f"{tied:,} more tie with the first: they are slower by no more than {error}."
-
-
-def _folded(rows: Sequence[Entry]) -> Iterator[str]:
-    folded = sum(row.get("folded", 0) for row in rows)
-    if folded:
+    if folded := sum(row.get("folded", 0) for row in rows):
         yield (
             f"{folded:,} more plans are within 1 % of one that is shown, which is the simplest of "
             "them."
         )
-
-
-def _refused(counts: Entry | None) -> Iterator[str]:
-    refused = sum(counts.get("refused", {}).values()) if counts else 0
-    if refused:
+    tied = sum(row.get("tied") is True for row in rows) - 1
+    if "draws" in counts:
+        beats = [row["beats_best"] for row in rows]
+        yield how_sure(beats, rows[0]["first_in_draws"], counts["draws"]["kendall_tau"])
+    elif tied > 0 and "layouts" in counts:
+        error = LayoutError(**counts["layouts"])
+        yield f"{tied:,} more tie with the first: they are slower by no more than {error}."
+    yield from _why(rows, columns, ranks)
+    if refused := sum(counts.get("refused", {}).values()):
         yield f"{refused:,} plans could not be simulated, and could be faster: see the reasons."
 
 

@@ -22,9 +22,9 @@ from ...execution.scenario import Outcome, Scenario, load_scenario, prepare
 from ...files import read_run
 from ...files.reading import label, read_json, shown
 from ...ground.errors import InputError
-from ...ground.units import PS_PER_SECOND, Number, format_bytes, format_seconds
+from ...ground.units import Number, format_bytes, format_ps, format_seconds
 from ...lowering import split
-from ...nouns.draws import PERCENTS, Draws, are_tied, percentiles, wins
+from ...nouns.draws import PERCENTS, TIE_MEANING, Draws, is_tie, percentiles, wins
 from ...nouns.graph import Graph
 from ...nouns.strategy import Parallelism, degrees_over_one
 from ..measures.spans import transfer_mask
@@ -45,7 +45,7 @@ MAKERS = ("NVIDIA ", "AMD ", "Intel ", "GeForce ", "Tesla ")
 def question_of(scenario: Scenario, report: Report, strategy: Any = None) -> str:
     """The question of a scenario; ``strategy`` is what its file says of it (a path names it)."""
     name = scenario.graph.name or "a graph"
-    return f"{name} on {_devices(scenario, report)}, {_spread(scenario, report, strategy)}"
+    return f"{name} on {_devices(scenario)}, {_spread(scenario, report, strategy)}"
 
 
 def answered(question: str, report: Report) -> str:
@@ -54,7 +54,7 @@ def answered(question: str, report: Report) -> str:
     return f"{question}: {format_seconds(report.seconds)}, {verdict}"
 
 
-def _devices(scenario: Scenario, report: Report) -> str:
+def _devices(scenario: Scenario) -> str:
     """How many of which; those of hosts only where nothing else computes."""
     names = {spec.kind: _short(spec.name or spec.kind) for spec in scenario.costs.specs}
     devices = [device for device in scenario.cluster.devices if device.runs_ops]
@@ -352,7 +352,7 @@ def rivalry(first: Draws, second: Draws, a: str = "A", b: str = "B") -> str:
     """
     share = wins(first.step_ps, second.step_ps)
     low, middle, high = map(_added, percentiles(second.step_ps - first.step_ps))
-    tie = " (a tie)" if are_tied(first.step_ps, second.step_ps) else ""
+    tie = f" (a tie: {TIE_MEANING})" if is_tie(share) else ""
     return (
         f"How sure: of {len(first):,} draws (seed {first.seed}) {a} is faster in {share:.1%}, {b} "
         f"in {1 - share:.1%}{tie}; {b} minus {a} is {low} to {high} in 8 of 10, p50 {middle}."
@@ -382,17 +382,17 @@ def _rivals(first: Draws | None, second: Draws | None) -> Json | None:
 
 
 def _added(ps: int) -> str:
-    return f"{'-' if ps < 0 else '+'}{format_seconds(abs(ps) / PS_PER_SECOND)}"
+    return f"{'-' if ps < 0 else '+'}{format_ps(abs(ps))}"
 
 
 def rivalry_json(first: Draws, second: Draws) -> Json:
     """``rivalry`` for programs; times in ps."""
-    added = percentiles(second.step_ps - first.step_ps)
+    share, added = wins(first.step_ps, second.step_ps), percentiles(second.step_ps - first.step_ps)
     return {
         "count": len(first),
         "seed": first.seed,
-        "a_faster": wins(first.step_ps, second.step_ps),
-        "tie": are_tied(first.step_ps, second.step_ps),
+        "a_faster": share,
+        "tie": is_tie(share),
         "added_ps": {f"p{part}": ps for part, ps in zip(PERCENTS, added, strict=True)},
     }
 

@@ -205,19 +205,14 @@ def _load(trace: Trace) -> Iterator[Json]:
     """For each device that computes and each queue or link that carries: the share of each bin in
     which it is busy.
     """
-    for name, start, finish in _busy_spans(trace):
+    graph, spans = trace.task_graph, list[tuple[str, Ints, Ints]]()
+    for name, tasks in zip(graph.devices, computing(graph), strict=True):
+        spans.append((name, trace.start[tasks], trace.finish[tasks]))
+    spans += [(each.name, each.start, trace.finish[each.tasks]) for each in carriers(trace)]
+    for name, start, finish in spans:
         if len(start):
             shares = busy_shares(start, finish, trace.end_ps, BINS)
             yield {"name": name, "percent": np.rint(shares * 100).astype(np.int64).tolist()}
-
-
-def _busy_spans(trace: Trace) -> Iterator[tuple[str, Ints, Ints]]:
-    """(device, queue or link; start and finish in ps of the spans in which it is busy)."""
-    task_graph = trace.task_graph
-    for name, tasks in zip(task_graph.devices, computing(task_graph), strict=True):
-        yield name, trace.start[tasks], trace.finish[tasks]
-    for carrier in carriers(trace):
-        yield carrier.name, carrier.start, trace.finish[carrier.tasks]
 
 
 def busy_shares(start: Ints, finish: Ints, step_ps: int, bins: int) -> Floats:

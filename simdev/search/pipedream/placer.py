@@ -17,7 +17,6 @@ from math import lcm
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ...execution.engine import simulate
 from ...ground.errors import InputError
@@ -25,7 +24,7 @@ from ...ground.units import PS_PER_SECOND
 from ...lowering.pipeline import Site, pipeline_task_graph
 from ...nouns.schedules import Schedule, StageTimes, round_robin
 from ...nouns.structure import hands_out_parameters
-from ...nouns.taskgraph import Ints
+from ...nouns.taskgraph import Bools, Ints
 from ...nouns.trace import Trace
 from ...oracle import Oracle
 from ...report.measures.pipeline import PipelineUse, pipeline_use
@@ -176,7 +175,7 @@ class _Parts:
         np.add.at(sums, self.of_op, np.array(sizes, np.int64))
         return sums.tolist()
 
-    def seconds(self, chosen: NDArray[np.bool_], stage: int, device: int) -> Fraction:
+    def seconds(self, chosen: Bools, stage: int, device: int) -> Fraction:
         """Seconds of the chosen ops of a stage, one after another on a device."""
         duration = self.prepared.duration[chosen & (self.of_op == stage), device]
         gaps = int(self.prepared.gap_ps[device]) * int((duration > 0).sum())

@@ -13,11 +13,10 @@ from math import inf, prod
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ...ground.errors import InputError
 from ...nouns.structure import before_of, components, topological, unit_of
-from ...nouns.taskgraph import Floats
+from ...nouns.taskgraph import Bools, Floats
 from ...oracle import Oracle
 from ..ideals import Due, bits, ideals, leaves, nested, packed, table, unhurried
 from ..space import mean_ps
@@ -267,7 +266,7 @@ def _columns(profile: Profile, states: Sequence[int], due: Due) -> tuple[Floats,
     return seconds, parameters, crossing
 
 
-def _inside(states: Sequence[int], due: Due) -> NDArray[np.bool_]:
+def _inside(states: Sequence[int], due: Due) -> Bools:
     """Whether a state (row) lies in a larger one (column)."""
     inside = np.triu(np.ones((len(states), len(states)), np.bool_), 1)
     if not nested(states):

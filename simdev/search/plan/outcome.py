@@ -14,14 +14,17 @@ FIGURES here.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence, Set
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import prod
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
+
 from ...ground.units import PS_PER_SECOND
+from ...nouns.draws import PERCENTS, Draws, Stability, is_tie, percentiles, stability
 from ...nouns.strategy.parallelism import DEGREES, RECOMPUTES
 from ...report.measures.published import (
     LayoutError,
@@ -131,6 +134,11 @@ FIGURES = (
     *("step_time_s", "tokens_per_s", "mfu", "peak_dtype", "peak_bytes", "bubble"),
     *("exposed_communication", "op_times"),
 )
+DRAWN = (
+    *(f"step_p{part}_s" for part in PERCENTS), *(f"peak_p{part}_bytes" for part in PERCENTS),
+    *("beats_best", "first_in_draws"),
+)  # fmt: skip
+"""The columns that follow from draws; of the step and of the order as a sweep has them."""
 COST = "cost_per_million_tokens"
 TERMS_SHOWN = 3
 OPTIONS = "microbatch", "microbatches", "schedule", "chunks", "zero", "recompute", "context"
@@ -167,6 +175,7 @@ class Counts:
 class Plans:
     """The best plans, ``best`` in their order and ``front`` besides. ``answers`` are those that a
     person chooses from, a row each in ``frame``; unless ``folds``, every plan is one by itself.
+    ``draws`` are those of the answers, in their order; none where nothing was drawn.
     """
 
     question: Question
@@ -175,6 +184,7 @@ class Plans:
     counts: Counts
     seconds: float
     folds: bool = True
+    draws: tuple[Draws, ...] = ()
 
     @cached_property
     def answers(self) -> list[Folded]:
@@ -195,7 +205,8 @@ class Plans:
         ``folded`` counts the other plans within 1 % of its step; ``tied`` are those that the error
         between layouts (``layouts``) does not separate from the first; ``scenario`` is an object
         for ``load_scenario``; ``why`` tells by which terms of its critical rank a plan is slower
-        than the first (``report.measures.difference``).
+        than the first (``report.measures.difference``). Where errors were drawn, there are the
+        percentiles of the step and of the largest peak, and ``tied`` goes by the draws.
         """
         import pandas as pd
 
@@ -204,11 +215,28 @@ class Plans:
             | {"folded": len(members) - 1}
             for shown, members in self.answers
         ]
+        rows = [row | drawn for row, drawn in zip(rows, self._drawn(rows), strict=True)]
         frame = pd.DataFrame(rows, columns=self._columns([each.shown for each in self.answers]))
         if self.question.price is None:
             frame[COST] = pd.array([None] * len(frame), dtype="Float64")
         frame.attrs["counts"] = self.summary
         return frame
+
+    def _drawn(self, rows: Sequence[Any]) -> Iterator[dict[str, Any]]:
+        """The columns that follow from draws, of each answer."""
+        if not self.draws:
+            yield from ({} for _ in rows)
+            return
+        order = self.stability
+        for draws, beats, first in zip(self.draws, order.beats, order.first, strict=True):
+            seconds = (ps / PS_PER_SECOND for ps in percentiles(draws.step_ps))
+            values = *seconds, *percentiles(draws.largest), float(beats), float(first)
+            yield dict(zip(DRAWN, values, strict=True)) | {"tied": is_tie(beats)}
+
+    @cached_property
+    def stability(self) -> Stability:
+        """How sure the order of the answers is, where errors were drawn."""
+        return stability(np.stack([draws.seconds for draws in self.draws]))
 
     @property
     def proved(self) -> bool:
@@ -255,7 +283,16 @@ class Plans:
             "published": self.published.to_json(),
             "layouts": self.layouts.to_json(),
             "seconds": self.seconds,
+            **self._summary_of_draws,
         }
+
+    @property
+    def _summary_of_draws(self) -> dict[str, Any]:
+        if not self.draws:
+            return {}
+        first = self.draws[0]
+        tau = self.stability.kendall
+        return {"draws": {"count": len(first), "seed": first.seed, "kendall_tau": tau}}
 
     def _columns(self, ranked: Sequence[Scored]) -> list[str]:
         others = dict.fromkeys(name for scored in ranked for name, _ in scored.plan.setup.others)
@@ -264,7 +301,8 @@ class Plans:
         layouts = [scored.plan.setup.layout for scored in ranked]
         some = ["etp"] * any(layout.etp is not None for layout in layouts)
         some += ["dp_replicate"] * any(layout.dp_replicate > 1 for layout in layouts)
-        return ["devices", *DEGREES, *some, *OPTIONS, *others, *FIGURES, *ends]
+        drawn = DRAWN if self.draws else ()
+        return ["devices", *DEGREES, *some, *OPTIONS, *others, *FIGURES, *drawn, *ends]
 
     def _line(self, scored: Scored, first: Scored, on_front: bool) -> dict[str, Any]:
         row, plan = scored.row, scored.plan

@@ -20,20 +20,23 @@ from bisect import insort
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from math import inf
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from ...execution.engine import choose, simulate
-from ...execution.scenario import fingerprint
-from ...ground.errors import InputError, SimdevError
+from ...execution.scenario import fingerprint, load_scenario, lowered
+from ...ground.errors import InputError, SimdevError, refuse
 from ...ground.units import PS_PER_SECOND, Number
 from ...lowering.hybrid import lower_hybrid
+from ...nouns.draws import draws_problems
 from ...nouns.models.large.roles import ROLES, LargeStep
 from ...nouns.trace import Trace
+from ...oracle.draws import draws_of
 from ...report.measures.costs import shares
 from ...report.measures.training import BUBBLE, EXPOSED, Training, critical_rank
+from ...report.report import Watch
 from ..run import require_whole
 from ..sweep.journal import (
     READERS,
@@ -372,6 +375,8 @@ def plan(
     n_jobs: int | None = None,
     journal: str | os.PathLike[str] | None = None,
     progress: bool | None = None,
+    draws: int = 0,
+    seed: int = 0,
     **parts: Any,
 ) -> pd.DataFrame:
     """The best plans of a large model that fit, a row each, the fastest first, each of other
@@ -410,6 +415,9 @@ def plan(
         what is there is not worked out again.
     progress
         Whether to show a bar on stderr, from two seconds on; None: where stderr is a terminal.
+    draws, seed
+        So many draws of the errors of costs for each row, by common random numbers, and their seed
+        (``simdev/oracle/draws.py``).
     parts
         Further parts of a scenario: ``profile``, ``devices``.
 
@@ -421,7 +429,8 @@ def plan(
     """
     question = question_of(model, cluster, global_batch, nodes, length, parts, price)
     choices = choices_of(options)
-    return plans_of(question, choices, top, front, alike, n_jobs, journal, progress).frame
+    limits = top, front, alike, n_jobs, journal, progress
+    return plans_of(question, choices, *limits, draws, seed).frame
 
 
 def plans_of(
@@ -433,9 +442,16 @@ def plans_of(
     n_jobs: int | None = None,
     journal: str | os.PathLike[str] | None = None,
     progress: bool | None = None,
+    draws: int = 0,
+    seed: int = 0,
+    watch: Watch = lambda parts: parts,
 ) -> Plans:
-    """The best plans of a question, with what became of all others. Raises InputError."""
+    """The best plans of a question, with what became of all others. Raises InputError.
+
+    ``watch`` may show how far the draws of a plan are.
+    """
     require_whole("top", top)
+    refuse(draws_problems(draws or 1, seed))
     choose(ENGINE, 0)  # refuses where it is missing
     begun = time.perf_counter()
     space = Space(question.model, question.devices, question.global_batch, choices)
@@ -458,7 +474,19 @@ def plans_of(
     best = sorted((scored for each in search.answers for scored in each.members), key=ORDER)
     points = tuple(search.pareto()) if front else ()
     seconds = time.perf_counter() - begun
-    return Plans(question, tuple(best), points, counts, seconds, not alike)
+    plans = Plans(question, tuple(best), points, counts, seconds, not alike)
+    return _with_draws(plans, draws, seed, watch) if draws else plans
+
+
+def _with_draws(plans: Plans, draws: int, seed: int, watch: Watch) -> Plans:
+    """The plans with so many draws of each answer: those of its scenario, so that answers share the
+    errors of the costs that they share.
+    """
+    scenarios = (plans.question.scenario(shown.plan) for shown, _ in plans.answers)
+    each = (lowered(load_scenario(scenario)) for scenario in scenarios)
+    return replace(
+        plans, draws=tuple(draws_of(question, draws, seed, watch=watch) for question in each)
+    )
 
 
 def _nothing(illegal: Counter[str]) -> list[str]:

@@ -143,9 +143,7 @@ class PartTimes:
     two parts on one device. Raises InputError.
     """
 
-    def __init__(
-        self, oracle: Oracle, space: Space, like: Strategy = PLAIN, most: int = MOST
-    ) -> None:
+    def __init__(self, oracle: Oracle, space: Space, like: Strategy = PLAIN) -> None:
         self.oracle, self.space, self.like = oracle, space, like
         self.sizes = [len(choices) for choices in space.choices]
         self.graph, self.devices = space.layers.graph, space.layers.devices
@@ -157,7 +155,7 @@ class PartTimes:
         for i in dataflow.order:
             # Under a policy, parcels of an update may hold gradients of any layers.
             if i in scopes.of_op and not (policy and self.graph.ops[i].phase == "update"):
-                table = self._table(i, scopes.of_op[i], most, width)
+                table = self._table(i, scopes.of_op[i], width)
                 if table is not None:
                     self.duration[i] = table
         synchronised = dataflow.weights.gradients if policy else ()
@@ -165,14 +163,14 @@ class PartTimes:
             read = (tensor[0] for tensor in dataflow.read[v] if tensor not in synchronised)
             for u in dict.fromkeys(read):
                 if u in self.duration:
-                    table = self._table((u, v), scopes.of_edge(u, v), most, width, width)
+                    table = self._table((u, v), scopes.of_edge(u, v), width, width)
                     if table is not None:
                         self.lag[u, v] = table
 
-    def _table(self, key: int | Edge, layers: set[int], most: int, *width: int) -> Ints | None:
+    def _table(self, key: int | Edge, layers: set[int], *width: int) -> Ints | None:
         """An empty table; None where it depends on too many layers."""
         shape = [self.sizes[layer] for layer in sorted(layers)]
-        if prod(shape) > most:
+        if prod(shape) > MOST:
             return None
         self.scope[key] = tuple(sorted(layers))
         return np.full([*shape, *width], NONE, np.int64)

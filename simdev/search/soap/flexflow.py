@@ -18,7 +18,7 @@ from ...ground.errors import InputError
 from ...lowering import expanded
 from ...nouns.strategy import Configuration, Strategy, resolve_partition
 from ...oracle import Cost
-from ..chains import Chain, Round, begun, run_chains
+from ..chains import Chain, run_chains
 from ..space import WORST, energy, rank_of
 from ..trial import SearchProblem, Trial
 from .layers import PLAIN, Layer, Layers, changes, strategy_of
@@ -71,15 +71,14 @@ def flexflow(trial: Trial) -> None:
     walks(trial, space)
 
 
-def walks(trial: Trial, space: Space, temperature: float = TEMPERATURE) -> None:
+def walks(trial: Trial, space: Space) -> None:
     """A walk from each start, over some space. Raises SpentError."""
     every = starts(trial, space)
     if trial.chaining.count > 1:
-        rounds = [Round(1 / RETURNS)] * RETURNS
-        run_chains(trial, Walking(space, temperature), begun(trial, every, WORST), rounds)
+        run_chains(trial, Walking(space), every, WORST, [1 / RETURNS] * RETURNS)
         return
     for number, start in enumerate(every):
-        _walk(trial, space, start, (number + 1) / len(every), temperature)
+        _walk(trial, space, start, (number + 1) / len(every))
 
 
 def _forms(problem: SearchProblem, layers: Layers) -> dict[str, Strategy]:
@@ -135,9 +134,7 @@ def _movable(space: Space) -> list[int]:
     return [number for number, choices in enumerate(space.choices) if len(choices) > 1]
 
 
-def _walk(
-    trial: Trial, space: Space, start: Sequence[Configuration], until: float, temperature: float
-) -> None:
+def _walk(trial: Trial, space: Space, start: Sequence[Configuration], until: float) -> None:
     """One chain, to the share ``until`` of the budget. Raises SpentError."""
     budget, oracle = trial.budget, trial.problem.whole
     budget.require()
@@ -150,7 +147,7 @@ def _walk(
     while (
         movable and budget.share < until and budget.share - improved <= PATIENCE * (until - began)
     ):
-        current = _step(walk, movable, current, scale * temperature)
+        current = _step(walk, movable, current, scale * TEMPERATURE)
         if current < least:
             least, kept, improved = current, walk.state, budget.share
         if budget.share - returned > (until - began) / RETURNS:
@@ -193,9 +190,8 @@ class Walking:
     """The walks in chains (a Walker): each round begins at the best state of its chain."""
 
     space: Space
-    temperature: float
 
-    def advance(self, trial: Trial, chain: Chain, phase: object) -> None:
+    def advance(self, trial: Trial, chain: Chain) -> None:
         """Walk until the round is over; ``memory`` is the cost of the start, to which temperatures
         are relative.
         """
@@ -208,7 +204,7 @@ class Walking:
             chain.memory, chain.rank = max(least, 1.0), rank_of(oracle, walk.cost)
         chain.ended = not movable
         while movable:
-            current = _step(walk, movable, current, chain.memory * self.temperature)
+            current = _step(walk, movable, current, chain.memory * TEMPERATURE)
             if current < least:
                 least, chain.where, chain.rank = current, walk.state, rank_of(oracle, walk.cost)
 

@@ -18,6 +18,7 @@ import numpy as np
 import pandas as pd
 
 from ...files import replacing
+from ...files.reading import PathLike
 from ...ground.errors import InputError, install_line, reason_of
 from ...nouns.draws import stability
 from ...report.results import COLUMNS, DRAWN, FORMULA, results_ranking
@@ -105,7 +106,7 @@ def _written(value: Any) -> str:
     return str(value) if isinstance(value, (str, Decimal)) else json.dumps(value, default=str)
 
 
-def write_results(results: pd.DataFrame, path: str | os.PathLike[str]) -> None:
+def write_results(results: pd.DataFrame, path: PathLike) -> None:
     """Write results whole or not at all, as CSV or Parquet by the ending of the name.
 
     Raises InputError.

@@ -45,6 +45,7 @@ from hashlib import blake2b, sha256
 from types import TracebackType
 from typing import Any, Generic, NamedTuple, TypeVar
 
+from ...files.reading import PathLike
 from ...ground import PACKAGE
 from ...ground.errors import InputError, SimdevError, reason_of, steered
 from ...ground.jobs import Died, finished, is_serial
@@ -95,7 +96,7 @@ class Journal:
 
     def __init__(
         self,
-        path: str | os.PathLike[str],
+        path: PathLike,
         wanted: Collection[str] | None = None,
         kind: str = "sweep",
     ) -> None:
@@ -420,7 +421,7 @@ def journaled(
     answer: Callable[[J], Answer],
     n_jobs: int | None,
     version: str,
-    journal: str | os.PathLike[str] | None,
+    journal: PathLike | None,
     progress: bool | None,
     wanted: Collection[str] | None = None,
     few: int = 0,

@@ -22,7 +22,7 @@ from typing import Any
 from ...execution.scenario import OPTIONS, Scenario, fingerprint
 from ...files import preset_names
 from ...files.examples import scenario_path
-from ...files.reading import label, read_json, shown
+from ...files.reading import PathLike, label, read_json, shown
 from ...files.scenario import PARTS, config_path, table_path
 from ...files.shape import VERSION
 from ...ground.errors import InputError, prefixed
@@ -89,7 +89,7 @@ def _with_batch(document: Document, before: Document, spread: Collection[str]) -
 
 APART = rf"({READERS}|search(?!/sweep/))/"  # no part in a row of a sweep
 
-Source = str | os.PathLike[str] | Document | Scenario
+Source = PathLike | Document | Scenario
 SINGLE = (str, os.PathLike, Mapping, Scenario)
 
 

@@ -9,7 +9,6 @@ explains it.
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import replace
@@ -20,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from ...costs import KNOWN, CostModel
 from ...execution.scenario import Scenario, load_scenario, prepare, require_possible, scenario_of
 from ...files import read_scenario
+from ...files.reading import PathLike
 from ...ground.errors import InputError, SimdevError, refuse
 from ...ground.units import written
 from ...lowering import Prepared
@@ -256,7 +256,7 @@ def sweep(
     scenarios: Source | Iterable[Source],
     grid: Grid | None = None,
     n_jobs: int | None = None,
-    journal: str | os.PathLike[str] | None = None,
+    journal: PathLike | None = None,
     progress: bool | None = None,
     draws: int = 0,
     seed: int = 0,

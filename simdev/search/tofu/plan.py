@@ -476,8 +476,7 @@ def _largest_first(level: Level) -> Solved:
 # The method, and the strategy of a plan: every tensor and op over all workers, in its parts.
 
 Name = TypeVar("Name", str, int)
-PLAIN, SYNC = Strategy(), "sharded"
-"""Nothing given; and how partial results are added up: on all workers alike."""
+SYNC = "sharded"  # partial results are added up on all workers alike
 
 
 def tofu(trial: Trial) -> None:
@@ -508,7 +507,7 @@ def tofu(trial: Trial) -> None:
     trial.try_strategy(strategy_of(coarse, plan, problem.given))
 
 
-def strategy_of(coarse: Coarse, plan: TofuPlan, like: Strategy = PLAIN) -> Strategy:
+def strategy_of(coarse: Coarse, plan: TofuPlan, like: Strategy) -> Strategy:
     """The strategy of a plan.
 
     Worker w = w1 w2 .. (one digit a step, the first counts most) is the w-th device. Where a tensor

@@ -19,7 +19,7 @@ HEAD = 10 * WIDTH + 10
 @pytest.mark.parametrize("accumulate", [1, 2])
 def test_ddp_reduces_once_a_step(accumulate: int) -> None:
     options = f"--width {WIDTH} --layers {LAYERS} --accumulate {accumulate}".split()
-    captured = capture_ranks(LOOP, 4, arguments=options)
+    captured = capture_ranks(LOOP, 4, [0], arguments=options)
     messages = captured.steps[0].messages.values()
     assert {m.kind for m in messages} == {"all_reduce"}
     assert sum(m.bytes for m in messages) == 4 * (LAYERS * LAYER + HEAD)
@@ -28,7 +28,7 @@ def test_ddp_reduces_once_a_step(accumulate: int) -> None:
 @pytest.mark.filterwarnings("ignore:FSDP2-wrapped module")
 def test_fsdp_gathers_each_layer() -> None:
     options = f"--width {WIDTH} --layers {LAYERS} --fsdp".split()
-    captured = capture_ranks(LOOP, 4, arguments=options)
+    captured = capture_ranks(LOOP, 4, [0], arguments=options)
     messages = list(captured.steps[0].messages.values())
     gathers = [m.bytes for m in messages if m.kind == "all_gather"]
     assert gathers.count(2 * LAYER) == 2 * LAYERS

@@ -86,6 +86,15 @@ def test_hybrid_sharding_scatters_within_and_reduces_between_groups() -> None:
     assert {m.group for m in step.messages.values()} == {(0, 1), (0, 2)}
 
 
+def test_the_part_of_a_rank_lies_in_the_buffer_that_is_gathered() -> None:
+    copies = [op for op in step_of(train()).ops if op["kind"] == "all_gather_copy_in"]
+    assert copies
+    for op in copies:
+        part, buffer = op["outputs"]
+        assert (part["bytes"], buffer["view_of"]) == (WEIGHT, 0)
+        assert "view_of" not in part
+
+
 @pytest.mark.parametrize(("reshards", "gathers"), [(True, 2), (False, 1)])
 @pytest.mark.parametrize("parts", [1, 3])
 def test_gradients_are_scattered_once_however_many_batches(

@@ -60,7 +60,8 @@ class LargeStep:
     ``rel_err`` is the expected error of a kernel (None: not known). ``borrowed`` is a remark on
     narrow products whose efficiency is known in other dtypes alone ("": there are none). ``device``
     names the kinds of the devices. ``cost`` is by task the number of its duration, of which
-    ``shares`` are those of its kernels.
+    ``shares`` are those of its kernels, ``tabled`` the share that tables of measured collectives
+    tell.
     """
 
     model: Transformer
@@ -83,6 +84,7 @@ class LargeStep:
     device: str = ""
     cost: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
     shares: Mapping[int, tuple[Share, ...]] = FrozenDict()
+    tabled: Mapping[int, float] = FrozenDict()
 
     @property
     def layers(self) -> tuple[range, ...]:

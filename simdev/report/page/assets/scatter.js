@@ -68,13 +68,13 @@ class Scatter {
     });
   }
 
-  // The values of an axis as numbers: texts by the order in which they first stand.
-  scale(title, log) {
+  // The values of an axis as numbers: texts by the order in which they first stand. It reaches over what is `beside` them, too.
+  scale(title, log, beside = []) {
     const column = this.by[title];
     if (!column) return { values: [], label: () => "", ticks: [], range: [0, 1], log: false };
     const names = column.as === "text" ? [...new Set(column.values.filter((value) => value !== null))] : null;
     const values = column.values.map((value) => (value === null ? NaN : names ? names.indexOf(value) : value));
-    const usable = values.filter((value) => !Number.isNaN(value) && (!log || value > 0));
+    const usable = [...values, ...beside].filter((value) => !Number.isNaN(value) && (!log || value > 0));
     let [least, most] = usable.reduce(([a, b], value) => [Math.min(a, value), Math.max(b, value)], [Infinity, -Infinity]);
     if (!usable.length) [least, most] = [0, 1];
     if (names) [least, most] = [-0.5, names.length - 0.5];
@@ -93,9 +93,8 @@ class Scatter {
     if (!this.width) return;
     this.height = 420;
     const context = sized(this.canvas, this.width, this.height);
-    const [x, y] = [this.scale(this.x.value, this.logX.checked), this.scale(this.y.value, this.logY.checked)];
-    const reach = y.values.flatMap((_, i) => this.bounds(i) ?? []);
-    y.range = [Math.min(y.range[0], ...reach), Math.max(y.range[1], ...reach.map((value) => value * 1.02))];
+    const bounds = (this.by[this.y.value]?.values ?? []).flatMap((_, i) => this.bounds(i) ?? []);
+    const [x, y] = [this.scale(this.x.value, this.logX.checked), this.scale(this.y.value, this.logY.checked, bounds)];
     const area = { left: this.width < 640 ? 76 : 96, right: this.width - 20, top: 14, bottom: this.height - 46 };
     const place = (axis, value, from, to) => {
       const [least, most] = axis.log ? axis.range.map(Math.log) : axis.range;
