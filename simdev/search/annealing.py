@@ -56,7 +56,8 @@ def movable_groups(trial: Trial) -> Ints:
 def mean_change(trial: Trial, walk: Walk, movable: Ints) -> float:
     """The mean relative change of the energy by random moves that change it, at least COLDEST.
 
-    Improvements count too: from a bad start worsenings are rare, and the search would never climb.
+    Improvements count too: around a bad start almost no move is a worsening, and with worsenings
+    alone the walk would begin too cold to climb.
     """
     oracle, random = trial.problem.oracle, trial.budget.random
     base, changes = energy(oracle, walk.cost), []

@@ -149,12 +149,12 @@ def run_comparison(
     Parameters
     ----------
     methods
-        Names, or learners with the method that they imitate first, "post+m-sct". "all" are all
-        methods, exhaustive search only where ``seconds`` end it.
+        Names of methods; "post+m-sct" is the learner "post", which first imitates "m-sct". "all"
+        means all methods, with exhaustive search only where ``seconds`` are given.
     questions
         Scenarios or Oracles by name; each is prepared once, for all methods.
     budget, seconds, prepare
-        As ``search`` has them, for every method; methods that split ops take no preparation.
+        Arguments of ``search``, for every method; methods that split ops take no preparation.
     seed, seeds
         The first seed, and how many: ``seed``, ``seed + 1``, ... A method that draws nothing at
         random runs once.

@@ -1,5 +1,5 @@
-"""``sweep``: many scenarios, one table. Each point ends in a row of figures, or of the reason why
-there are none.
+"""``sweep``: many scenarios, one table. Each point ends in a row of figures, or with the reason why
+it has none.
 
 The planners of a graph (``plan/graphs.py``) take their figures from ``row_of``, too. A figure is
 made there and has its column in COLUMNS of ``simdev/report/results.py``; docs/how-to/sweeps.md
