@@ -16,7 +16,7 @@ import os
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import cache, cached_property, partial
+from functools import cached_property, partial
 from importlib.util import find_spec
 from typing import Any, NamedTuple
 
@@ -28,8 +28,8 @@ from ..execution.factors import DrawnFactors, Factors, together, with_factors
 from ..execution.period import follow_one_another, step_time_ps
 from ..execution.scenario import Lowered
 from ..ground.errors import refuse
-from ..lowering import iterated, split
-from ..lowering.expected import ExpectedErrors, errors_of_graph, errors_of_large
+from ..lowering import iterated
+from ..lowering.expected import ExpectedErrors
 from ..nouns.draws import Draws, draws_problems
 from ..nouns.taskgraph import Ints, TaskGraph
 
@@ -49,14 +49,6 @@ def errors_rule(
     return of_graph
 
 
-def expected_errors(question: Lowered, task_graph: TaskGraph) -> ExpectedErrors:
-    """The expected errors of a task graph of any number of steps of a lowered scenario."""
-    if question.large is not None:
-        return errors_of_large(task_graph, question.large)
-    assert question.prepared is not None
-    return errors_of_graph(split(question.prepared, question.strategy)[0], task_graph)
-
-
 def draws_of(
     question: Lowered,
     draws: int,
@@ -73,8 +65,7 @@ def draws_of(
     refuse(draws_problems(draws, seed))
     disturbances = question.scenario.disturbances
     noises = () if disturbances is None else (noise(disturbances),)
-    errors_of = cache(partial(expected_errors, question))
-    rules = together((errors_rule(errors_of, seed, draws), *noises, *more))
+    rules = together((errors_rule(question.expected_errors, seed, draws), *noises, *more))
     drawn = _Drawn(question, rules)
     jobs = (os.cpu_count() or 1) if n_jobs < 0 else max(n_jobs, 1)
     # Parts of a few draws, so that neither a slow thread nor Ctrl-C has to wait long for one.
@@ -89,7 +80,7 @@ def draws_of(
             raise
     step_ps, peaks = zip(*answers, strict=True)
     there, columns = drawn.graph(1), (np.array(step_ps, np.int64), np.stack(peaks))
-    erring = len(errors_of(there).sources) + len(noises)
+    erring = len(question.expected_errors(there).sources) + len(noises)
     return Draws(
         seed, erring, there.devices, there.capacity, answer_ps, answer_peaks, *columns
     )  # fmt: skip
