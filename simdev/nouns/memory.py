@@ -145,9 +145,7 @@ class MemoryModel:
         return self.framework == "pytorch"
 
     def within(self, measured: bool) -> MemoryModel:
-        """The model with "auto" settled; ``measured``: a profile was measured by PyTorch on a CUDA
-        device.
-        """
+        """The model with "auto" settled; ``measured``: PyTorch measured a profile on CUDA."""
         automatic = measured and self.framework == "auto" and self.model == "full"
         return replace(self, framework="pytorch") if automatic else self
 

@@ -68,9 +68,7 @@ class DeviceMemory:
 
 @dataclass(frozen=True, eq=False)
 class Trace:
-    """The answer of an engine: ``start`` and ``finish`` in ps, one row for each task of
-    ``task_graph``.
-    """
+    """The answer of an engine: ``start`` and ``finish`` in ps by task of ``task_graph``."""
 
     task_graph: TaskGraph
     start: Ints
