@@ -91,7 +91,7 @@ def _splits(
 
 @lru_cache(_CACHED)
 def effects_of(semantics: Semantics, axis: str) -> tuple[Effect, ...]:
-    """The effect of a split of an axis on each output."""
+    """The effect on each output of a split of an axis."""
     effects: list[Effect] = []
     for output, dims in zip(semantics.description.outputs, semantics.makes, strict=True):
         if any(axis in names for _, names, _ in dims):
@@ -124,8 +124,8 @@ def output_axes(semantics: Semantics, output: int = 0) -> tuple[str | None, ...]
 def _kind(
     axis: str, effects: tuple[Effect, ...], weights: frozenset[str], sample: str | None
 ) -> SplitKind:
-    # The first output decides: the others tell more about it, as the means of a norm and the
-    # indices of a maximum do.
+    # The first output decides: others add to it, as the means of a norm and the indices of a
+    # maximum do.
     if effects and effects[0] == "reduce":
         return "reduction"
     if axis in weights:
@@ -215,7 +215,7 @@ def boxes(
     """
     require_degrees(semantics, degrees, even)
     allowed = {split.axis: split.size for split in splits(semantics)}
-    # In the op's order of axes, not the file's: part i is the same box however degrees are written.
+    # In the op's order of axes: part i is the same box however a file orders the degrees.
     names = [axis.name for axis in semantics.axes if degrees.get(axis.name, 1) > 1]
     return tuple(
         dict(zip(names, point, strict=True))
@@ -266,7 +266,7 @@ def steps(workers: int) -> tuple[int, ...]:
         raise InputError(f"workers: must be a whole number >= 1, got {workers!r}")
     factors, factor, left = list[int](), 2, workers
     while left > 1:
-        # What is left without a factor up to its root is prime.
+        # A remainder without a factor up to its root is prime.
         if factor * factor > left:
             factor = left
         while left % factor == 0:
