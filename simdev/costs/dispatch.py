@@ -3,10 +3,10 @@
 The ladder of hosts has four rungs, from the surest down:
 
 given         the graph says it (``Op.host_time``).
-measured      the op's row tells the host's time in a real step (``host_step_ns``).
-estimated     the profile tells the host's time of the phase, or rows tell the time of bare calls
+measured      the op's row has the host's time in a real step (``host_step_ns``).
+estimated     the profile has the host's time of the phase, or rows have the time of bare calls
               (``host_ns``).
-datasheet     the device's datasheet tells the time of a bare call (``dispatch``).
+datasheet     the device's datasheet has the time of a bare call (``dispatch``).
 
 The host's time of an op that no rung knows is None: it counts as nothing, and reports say so.
 ``CostModel`` (``costs/ladder.py``) returns these times to ``lowering/prepare.py`` and to the
@@ -66,7 +66,7 @@ def between_cost(
     headers: Iterable[Header], op: Op, device_kind: str, launches: int = 1
 ) -> HostCost | None:
     """The time between ops on a kind of device that is its own host (a CPU): the time of a phase of
-    a measured step beyond that of its ops, in equal parts.
+    a measured step beyond the time of its ops, in equal parts.
 
     ``headers`` are the headers of profiles. None where no header of this kind has the phase.
     """

@@ -80,8 +80,9 @@ from .surface import Surface
 
 _FEWEST_ERRORS = 3  # rows that an expected error needs (ours): the mean of fewer says little
 CARRIED_ERROR = 0.12
-"""The error that carrying over adds to an estimate's where no shared row tells it: by so much the
-fractions of the peak that products reach differ between seven GPUs, in the mean."""
+"""The error added to an estimate that is carried over without shared rows: the mean difference
+between seven GPUs in the share of the peak that products reach.
+"""
 
 Arguments = ParamSpec("Arguments")
 Value = TypeVar("Value")
@@ -148,7 +149,7 @@ class Estimates:
         return known or Group(op_class, dtype, (), (), *self._sheets(device_kind))
 
     def _sheets(self, device_kind: str) -> tuple[DeviceSpec | None, DeviceSpec | None]:
-        """The datasheet of a kind of device, and that of the same chip under another power cap."""
+        """The datasheets of a kind of device, and of the same chip under another power cap."""
         spec = self.specs.get(device_kind)
         return spec, None if spec is None else self.specs.get(spec.measured_as)
 

@@ -115,7 +115,7 @@ class Device:
 
     @property
     def is_host(self) -> bool:
-        """Whether it is a CPU beside accelerators: its kind names a CPU, or it stages transfers."""
+        """Whether the kind names a CPU, or it stages transfers: a host beside accelerators."""
         # Whole words are compared: "epyc-1core" is a host, "cpu2gpu" is not.
         names_cpu = not HOST_WORDS.isdisjoint(self.kind.lower().split("-"))
         return self.runs_ops and (self.staging or names_cpu)

@@ -360,7 +360,7 @@ class Graph(Displayed):
 
     @cached_property
     def _dependents(self) -> tuple[list[int], ...]:
-        """By op the ops that read it or wait for it, ascending."""
+        """For each op, the ops that read it or wait for it, ascending."""
         after: tuple[list[int], ...] = tuple([] for _ in self.ops)
         for i, reads in enumerate(self.reads):
             for producer in dict.fromkeys(producer for producer, _ in reads):
@@ -427,14 +427,15 @@ class Graph(Displayed):
 
     @classmethod
     def from_networkx(cls, graph: nx.DiGraph[Any], name: str = "graph") -> Graph:
-        """From a DiGraph: node key = op name, node attributes = fields of Op, in node order.
+        """The graph of a DiGraph: node key = op name, node attributes = fields of Op, in node
+        order.
 
-        A time may be called as ``attributes.TIME`` has it (``seconds``, ``time_ms``, ...), the size
-        of a node's only output ``bytes``, ``nbytes``, ``output_bytes`` or ``size``. Where a node
-        has no ``inputs`` of its own, its in-edges tell them: edge attribute ``outputs`` lists the
-        outputs read (default [0]; -1 is a control input), ``bytes`` (or ``nbytes``, ``size``,
-        ``tensor_bytes``, ``weight``) the size of output 0 where the producer lists no outputs.
-        Raises InputError, also for what is told twice.
+        A time may have any name in ``TIME`` (``seconds``, ``time_ms``, ...), the size of a node's
+        only output may be ``bytes``, ``nbytes``, ``output_bytes`` or ``size``. A node without
+        ``inputs`` reads along its in-edges: edge attribute ``outputs`` lists the outputs read
+        (default [0]; -1 is a control input), ``bytes`` (or ``nbytes``, ``size``, ``tensor_bytes``,
+        ``weight``) the size of output 0 where the producer lists no outputs. Raises InputError,
+        also where two attributes give one value.
         """
         if not graph.is_directed():
             raise InputError("edges: must have a direction, from producer to consumer (DiGraph)")
@@ -453,7 +454,7 @@ class Graph(Displayed):
             fields = {name: getattr(op, name) for name in Op.__slots__ if name != "name"}
             graph.add_node(op.name, **fields)
         for consumer, reads in zip(self.ops, self.reads, strict=True):
-            # Reads are sorted, so those of one producer follow one another.
+            # Reads are sorted, so reads of one producer are consecutive.
             for position, pairs in groupby(reads, key=itemgetter(0)):
                 producer, outputs = self.ops[position], [output for _, output in pairs]
                 size = sum(producer.outputs[output].bytes for output in outputs if output >= 0)

@@ -50,7 +50,7 @@ class Communication:
 
     @property
     def is_message(self) -> bool:
-        """Whether it is a message between two ranks."""
+        """Whether the communication is a message between two ranks."""
         return self.kind in (SEND, RECEIVE)
 
     def __str__(self) -> str:

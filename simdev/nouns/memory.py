@@ -136,7 +136,7 @@ class MemoryModel:
 
     @property
     def unit(self) -> int:
-        """The bytes of which every allocation is a multiple."""
+        """The size in bytes that every allocation is a multiple of."""
         return ROUNDING["pytorch" if self.is_pytorch else self.rounding]
 
     @property

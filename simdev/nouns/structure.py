@@ -6,10 +6,10 @@ The passes of ``simdev/lowering/``, the searches of ``simdev/search/``, ``simdev
 ``simdev/nouns/strategy/placement.py`` read graphs by this module. Rules of names belong to the
 first part: ``PREFIXES`` is written by models (``simdev/nouns/models/builder.py`` and
 ``backward.py``) and by captures (``simdev/measure/capture.py``, ``simdev/measure/traces/step.py``),
-and read back by ``forward_name`` and ``scope_of``. Which kinds are linear, parameters, layers or
-the backward of another kind is told by ``simdev/nouns/semantics/``. Only ``op_splits`` raises
-InputError. Tests: ``tests/structure/test_structure.py``, ``tests/models/test_models_backward.py``
-(mates of built graphs).
+and read back by ``forward_name`` and ``scope_of``. ``simdev/nouns/semantics/`` says which kinds are
+linear, parameters, layers or the backward of another kind. Only ``op_splits`` raises InputError.
+Tests: ``tests/structure/test_structure.py``, ``tests/models/test_models_backward.py`` (mates of
+built graphs).
 """
 
 from __future__ import annotations
@@ -411,7 +411,7 @@ class _Evidence:
         return max(shared.keys() | near.keys() | makes, key=speaks, default=NOBODY)
 
     def _shared(self, i: int) -> Counter[int]:
-        """By forward op, the number of tensors that it makes or reads and that op ``i`` reads."""
+        """For each forward op, how many of the tensors that op ``i`` reads it makes or reads."""
         return Counter(
             other
             for key in self.graph.reads[i]
@@ -421,7 +421,7 @@ class _Evidence:
         )
 
     def _neighbours(self, i: int, mate_of: Sequence[int]) -> dict[int, int]:
-        """By forward op 1 where it is the mate of a producer of op ``i``, 2 where it feeds one."""
+        """By forward op, 1 for the mate of a producer of op ``i``, 2 for an op that feeds it."""
         producers = (p for p in self.before[i] if not self.forward[p])
         mates = [mate_of[p] for p in producers if mate_of[p] != NOBODY]
         near = dict.fromkeys(mates, 1)

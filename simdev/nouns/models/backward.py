@@ -1,4 +1,4 @@
-"""From a recorded forward to a training step: the backward, derived op by op, and the updates.
+"""Training steps from recorded forwards: the backward, derived op by op, and the updates.
 
 Ops are visited from the last to the first. The rule of a kind (``gradient``, beside its verb in
 ``ops``) reads the gradients of the op's outputs and records the gradients of its operands. Where a

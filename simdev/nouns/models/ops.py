@@ -117,9 +117,7 @@ def _mul(call: Call, dy: Value) -> Gradients:
 
 
 def _summed(dy: Value, shape: Shape) -> Value:
-    """A gradient summed over the dimensions along which its operand, of this shape, was
-    repeated.
-    """
+    """A gradient summed over the dimensions that were broadcast from an operand of this shape."""
     # Broadcasting aligns shapes at their ends.
     aligned = (1,) * (len(dy.shape) - len(shape)) + shape
     dims = [i for i, extent in enumerate(dy.shape) if aligned[i] != extent]

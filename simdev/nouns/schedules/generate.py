@@ -6,7 +6,7 @@ with PyTorch's rule for rounds; ZB-H1 and ZB-H2, Qi et al. 2024 (Zero Bubble, se
 handcrafted schedules; PipeDream, Narayanan et al. 2019 (section 3.2).
 
 A schedule that warms up and then does forwards and backwards in turn is a row of ``_KINDS``; any
-other is a function of its own, a name in ``NAMES`` and a case of ``named_schedule``. The bounds of
+other is a separate function, a name in ``NAMES`` and a case of ``named_schedule``. The bounds of
 ``simdev plan`` (``simdev/search/plan/bounds.py``) know the families ``SPLIT`` and ``PAIRED``.
 """
 

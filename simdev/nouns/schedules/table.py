@@ -38,15 +38,16 @@ NEEDS = {
     INPUT: ((0, FORWARD), (1, INPUT), (1, BACKWARD)),
     WEIGHT: ((0, INPUT),),
 }
-"""By kind of action the actions that it needs, as (stages further on, kind). Whole and halved
-backwards are both listed, for the next stage may do its backward in the other way."""
+"""The actions that each kind of action needs, as (stages further on, kind). Whole and halved
+backwards are both listed, since the next stage may do its backward in the other way.
+"""
 READERS = {
     made: tuple(
         (-step, kind) for kind, needed in NEEDS.items() for step, of in needed if of == made
     )
     for made in NEEDS
 }
-"""By kind of action the actions that need it, as (stages further on, kind)."""
+"""The actions that need each kind of action, as (stages further on, kind)."""
 
 
 class Action(NamedTuple):
@@ -307,7 +308,7 @@ def weight_versions(schedule: Schedule) -> tuple[int, ...]:
     Weight stashing (PipeDream, Narayanan et al. 2019, section 3.3): a microbatch goes backward
     through the weights that it went forward through, while every backward makes a new version. In
     1F1B stage s of p needs p - s. A replica updates once for its own backward, so in 1F1B-RR a
-    stage needs its workers and those of all stages after it, over its own, rounded up.
+    stage needs the workers from it to the last stage, over its own workers, rounded up.
     """
     # A flush ends each step before the weights change.
     if not schedule.asynchronous:

@@ -332,7 +332,7 @@ def indexed(entry: Entry, extent: int, box: Box) -> Interval:
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """How an op reads one operand.
+    """The reading of one operand by an op.
 
     ``index``: one entry for each dimension. ``padded``: positions outside of the tensor read as
     zero. ``at_most``: elements are looked up, at most one for each point of these axes. ``read``
@@ -354,7 +354,7 @@ class Access:
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """How an op makes one output: indexed by ``index``, reduced over the axes ``over`` by
+    """The making of one output by an op: indexed by ``index``, reduced over the axes ``over`` by
     ``reducer``.
 
     An axis in neither has no effect on the output: shards along it all make the same. ``dtype``

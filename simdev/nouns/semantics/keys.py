@@ -22,7 +22,7 @@ from . import backward_of, op_class, operand_dtypes, operand_shapes, semantics_o
 from .dtype import bits_of, canonical
 
 # The extents of an op, on which its speed depends beside its FLOPs and bytes: a product of few
-# columns, a norm of short rows or a convolution of three channels runs slower than its work tells.
+# columns, a norm of short rows or a convolution of three channels runs slower than by its work.
 #
 # One tuple an op class, in units of elements:
 #

@@ -307,7 +307,7 @@ def passing_semantics(
 
 
 def _computing(attrs: Mapping[str, Any]) -> dict[str, Any]:
-    """The attributes that say what is computed."""
+    """The attributes that determine the computation."""
     return {name: value for name, value in attrs.items() if name not in _LAYOUT}
 
 

@@ -1,4 +1,4 @@
-"""Which axes of an op may be split, what kind of split each gives, and the boxes of the shards.
+"""The axes along which an op may be split, the kind of each split, and the boxes of the shards.
 
 SOAP (Jia et al., "Beyond Data and Model Parallelism for Deep Neural Networks", MLSys 2019, section
 4) names the splits of an output axis: ``sample`` on the sample axis, ``parameter`` where the split
@@ -44,7 +44,7 @@ Effect = Literal["concatenate", "reduce", "replicate"]
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """An axis that may be split, how many points it has, and what a split of it is.
+    """An axis that may be split, its number of points, and the kind of the split.
 
     ``effects`` has one entry for each output: its parts are put side by side ("concatenate"), are
     partial results ("reduce"), or are all the same ("replicate").
@@ -257,7 +257,8 @@ def _degree_problems(
 
 
 def steps(workers: int) -> tuple[int, ...]:
-    """How many groups each of Tofu's steps makes: the prime factors of ``workers``, largest first.
+    """The number of groups that each of Tofu's steps makes: the prime factors of ``workers``,
+    largest first.
 
     Each step divides the workers of a group into smaller groups, and cuts every tensor along one
     dimension among them (EuroSys 2019, section 5). Raises InputError below 1.

@@ -86,7 +86,7 @@ COSTS = ("auto", "closed", "table", "expanded", "given")
 
 @dataclass(frozen=True, slots=True)
 class Collectives:
-    """How collective ops run unless their attributes say otherwise.
+    """The algorithm and cost of collective ops whose attributes do not give their own.
 
     - ``algorithm``: one of ALGORITHMS; "auto" is the fastest.
     - ``cost``: "closed", one task that lasts as long as the closed form says; "table", one task
@@ -248,7 +248,7 @@ def no_sync(shown: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Strategy(Displayed):
-    """How a step is spread: where ops run, how they and their tensors are split, and the order of
+    """The spread of a step: where ops run, how they and their tensors are split, and the order of
     queues.
 
     - ``placement``: op, colocation group, module ("blocks.2": forward, backward and update) or

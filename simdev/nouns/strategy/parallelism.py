@@ -344,7 +344,7 @@ class Parallelism:
 
     @property
     def is_folded(self) -> bool:
-        """Whether experts have a grid of ranks of their own."""
+        """Whether experts have a separate grid of ranks."""
         return self.expert_tp != self.tp
 
     @property
@@ -354,7 +354,7 @@ class Parallelism:
 
     @property
     def sharers(self) -> tuple[int, int]:
-        """The numbers of devices that shard the parameters of all layers, and those of experts."""
+        """The numbers of devices that shard the parameters of all layers, and of experts."""
         return self.replicas // self.dp_replicate, self.expert_replicas // self.dp_replicate
 
     @property

@@ -148,7 +148,7 @@ class Shard:
 
     @property
     def context_bytes(self) -> int:
-        """Bytes of all keys and values of the samples, with those of other devices' parts."""
+        """Bytes of all keys and values of the samples, other devices' parts included."""
         return 2 * self.tokens * self.cp * (self.keys + self.values)
 
     @property
@@ -232,7 +232,7 @@ class Shard:
         return ceil(mean * min(Fraction(str(m.skew)), most))
 
     def layer_parameters(self, layer: int) -> tuple[int, int]:
-        """Parameters of a layer here: those that all replicas have, and those of experts."""
+        """Parameters of a layer here: of the part common to all replicas, and of experts."""
         of = self.model.layer_parameters(layer)
         experts = of.experts // (self.expert_tp * self.ep) + of.beside // self.ep
         return of.split // self.tp + of.whole, experts

@@ -1,7 +1,7 @@
 """The software that runs the layers of a large model: the passes over memory that it fuses, its way
 to send tokens to experts, and the part of a step that it replays as CUDA graphs.
 
-``transformer`` names the software of a model. By this, ``work`` counts the kernels of a layer and
+``transformer`` names the software of a model. By these, ``work`` counts the kernels of a layer and
 the launches of its host, ``shard`` the bytes of sent tokens, and ``simdev/lowering/hybrid`` their
 times. A new software is a row of SOFTWARE, a new way to send tokens a row of DISPATCHERS.
 
@@ -10,7 +10,7 @@ times. A new software is a row of SOFTWARE, a new way to send tokens a row of DI
 - "megatron-bridge": Megatron-core as NVIDIA's recipes for measured runs set it (Megatron-Bridge,
   ``perf_recipes``).
 - "torchtitan": PyTorch eager, as of torchtitan in autumn 2024 (``models/llama/model.py``,
-  ``models/norms.py``, ``parallelize_llama.py``, ``train.py``): FSDP2, each op a kernel of its own.
+  ``models/norms.py``, ``parallelize_llama.py``, ``train.py``): FSDP2, each op a separate kernel.
 - "torchtitan-compiled": the same with ``torch.compile`` of each block. Inductor fuses the ops
   between products, but has no complex numbers (rotary) and was not used for the loss.
 - "deepspeed-0.3": the kernels of "megatron" with ZeRO 3 as DeepSpeed had it in 2021, before a

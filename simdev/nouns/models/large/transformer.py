@@ -416,7 +416,7 @@ class Transformer:
         return LayerParameters(split, whole, shared * self.experts, self.bias * h * self.experts)
 
     def _attention_parameters(self, layer: int) -> tuple[int, int]:
-        """Parameters of attention and norms: those split by tp, and those whole on every rank."""
+        """Parameters of attention and norms: split by tp, and whole on every rank."""
         h, values = self.hidden, self.kv_heads * self.value_head
         split, whole = self._attention_weights(layer)
         whole += (4 if self.post_norms else 2) * self.norm_parameters() + self.bias * h
@@ -438,7 +438,7 @@ class Transformer:
         return split, whole
 
     def _attention_weights(self, layer: int) -> tuple[int, int]:
-        """Weights of attention's products: those split by tp, and the product to the latents."""
+        """Weights of attention's products: split by tp, and of the product to the latents."""
         h, context = self.hidden, self.heads * self.value_head
         if self.is_linear(layer):
             return h * (self.linear_into + self.linear_heads * self.linear_width), 0
@@ -483,8 +483,8 @@ class Transformer:
         """Weights of a layer's products that a token uses again for recomputed ``modules``."""
         used, matrices = 0, self.matrices * self.hidden
         if "per_op" in modules:
-            # The projection; where products are separate, those of keys and of the activation's
-            # second input.
+            # The projection; where products are separate, also keys and the activation's second
+            # input.
             apart = (self.kv_width + self.inner * self.gated) * SOFTWARE[self.runs_on].plain
             used += self.hidden * (self.attention_width + apart)
         if "mla_up_proj" in modules and self.kv_latent:

@@ -94,7 +94,7 @@ def made(
 def pointwise(operations: int, dtype: str | None = None, later: str | None = None) -> Describer:
     """Describer of an op whose outputs have one shape, to which the operands are broadcast.
 
-    ``operations`` is by element, ``dtype`` the outputs' dtype, ``later`` that of all but the first.
+    ``operations`` counts for each element; ``dtype`` is the first output's, ``later`` the others'.
     """
 
     def describe(call: Call) -> Description:
