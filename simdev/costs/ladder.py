@@ -233,11 +233,8 @@ class Estimates:
         """
         for kinds in ((device_kind,), tuple(self.specs)):
             groups = [self.group(kind, op_class, dtype) for kind in kinds]
-            known = [
-                (group.datasheet_error, len(group.loads))
-                for group in groups
-                if group.datasheet_error is not None
-            ]
+            errors = ((group.datasheet_error, len(group.loads)) for group in groups)
+            known = [(error, count) for error, count in errors if error is not None]
             rows = sum(count for _, count in known)
             if rows >= _FEWEST_ERRORS:
                 return sum(error * count for error, count in known) / rows

@@ -33,6 +33,8 @@ from ..lowering.expected import ExpectedErrors, errors_of_graph, errors_of_large
 from ..nouns.draws import Draws, draws_problems
 from ..nouns.taskgraph import Ints, TaskGraph
 
+PART = 16  # draws
+
 
 def errors_rule(
     errors_of: Callable[[TaskGraph], ExpectedErrors], seed: int, draws: int
@@ -75,12 +77,16 @@ def draws_of(
     rules = together((errors_rule(errors_of, seed, draws), *noises, *more))
     drawn = _Drawn(question, rules)
     jobs = (os.cpu_count() or 1) if n_jobs < 0 else max(n_jobs, 1)
-    # Parts of a few draws, so that a slow thread keeps nobody waiting long.
-    parts = np.array_split(np.arange(draws), min(8 * jobs, draws))
+    # Parts of a few draws, so that neither a slow thread nor Ctrl-C has to wait long for one.
+    parts = np.array_split(np.arange(draws), min(max(8 * jobs, draws // PART), draws))
     ((answer_ps, answer_peaks),) = drawn.answers([None])
     with ThreadPoolExecutor(jobs) as pool:
         parts_drawn = [pool.submit(drawn.answers, part.tolist()) for part in parts]
-        answers = [answer for future in watch(parts_drawn) for answer in future.result()]
+        try:
+            answers = [answer for future in watch(parts_drawn) for answer in future.result()]
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
     step_ps, peaks = zip(*answers, strict=True)
     there, columns = drawn.graph(1), (np.array(step_ps, np.int64), np.stack(peaks))
     erring = len(errors_of(there).sources) + len(noises)

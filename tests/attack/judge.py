@@ -211,6 +211,7 @@ def judged(mutant: Mutant, folder: Path) -> tuple[int, str, str, str]:
     code = 0
     for words in mutant.commands:
         before = set(map(str, Path().rglob("*")))
+        signal.setitimer(signal.ITIMER_PROF, LIMIT_S)
         code, out, err = _ran(words)
         fault = _fault(words, code, out, err)
         created = set(map(str, Path().rglob("*"))) - before
@@ -256,7 +257,6 @@ def _work(family: str, seed: int, numbers: Sequence[int], changes: int | None, p
         # A loop inside of a compiled kernel runs no handler: the process is killed then.
         spent = int(resource.getrusage(resource.RUSAGE_SELF).ru_utime) + 3 * LIMIT_S
         resource.setrlimit(resource.RLIMIT_CPU, (spent, resource.RLIM_INFINITY))
-        signal.setitimer(signal.ITIMER_PROF, LIMIT_S)
         try:
             verdict = judged(mutant, folder)
         except HangsError:
