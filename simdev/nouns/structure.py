@@ -421,7 +421,7 @@ class _Evidence:
         )
 
     def _neighbours(self, i: int, mate_of: Sequence[int]) -> dict[int, int]:
-        """By forward op, 1 for the mate of a producer of op ``i``, 2 for an op that feeds a mate."""
+        """The number 1 for each mate of a producer of op ``i``, 2 for each op that feeds a mate."""
         producers = (p for p in self.before[i] if not self.forward[p])
         mates = [mate_of[p] for p in producers if mate_of[p] != NOBODY]
         near = dict.fromkeys(mates, 1)

@@ -1,6 +1,6 @@
-"""Where ops run. Placement: the device of every op, by its name, its colocation group, its module
-or a pattern; the most specific entry counts. Configuration: the number of parts that an op is cut
-into along each of its axes, and the devices of the parts.
+"""The places where ops run. Placement: the device of every op, by its name, its colocation group,
+its module or a pattern; the most specific entry counts. Configuration: the number of parts that an
+op is cut into along each of its axes, and the devices of the parts.
 
 Configurations are after SOAP (Jia et al., "Beyond Data and Model Parallelism for Deep Neural
 Networks", MLSys 2019, section 4): a degree for each axis that can be split, and a device for each
@@ -225,7 +225,7 @@ SAMPLE = "sample"
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
-    """How one op is split.
+    """The split of one op.
 
     ``split`` holds degrees by the axis names of the op ("sample" is its sample axis). ``devices``
     are different names, one for each part, in row-major order of the op's axes; or a divisor of the
@@ -447,5 +447,7 @@ class Origin:
 
     @property
     def adds_up(self) -> bool:
-        """Whether it adds up or stores partial results, and so is no part of the original op."""
+        """Whether the op adds up or stores partial results, and so is no part of the
+        original op.
+        """
         return self.role in ("sum", "sync", "stored")

@@ -52,8 +52,8 @@ _CUTS = ("slice_parameters", "even_parameters", "bucket")
 
 @dataclass(frozen=True, slots=True)
 class Sync:
-    """How gradients are synchronised; ``sync_policy`` makes a Sync from the name of a policy and
-    the settings that differ.
+    """The settings of gradient synchronisation; ``sync_policy`` makes a Sync from the name of a
+    policy and the settings that differ.
 
     - ``policy``: the name of the policy.
     - ``transport``: ``all-reduce`` over the workers, or ``server``.

@@ -54,7 +54,7 @@ UPDATES = {
     "adagrad_update": (1, 7),
     "rmsprop_update": (1, 9),
 }
-"""By kind of update, the state tensors of a parameter and the operations for each element."""
+"""State tensors of a parameter and operations for each element, by kind of update."""
 
 
 def _generator(operations: int) -> Describer:
