@@ -344,7 +344,7 @@ class Dispatches:
         profiles = {id(row[0]): row[0] for row in rows if row is not None}
         step = step_of(next(iter(profiles.values()))) if len(profiles) == 1 else {}
         if step.get("ops") != len(whole):
-            return list(seconds)  # another step than that of the profile
+            return list(seconds)  # not the step that the profile measured
         phases = [graph.ops[i].phase for i in whole]
         host = [float(seconds[i] or 0) for i in whole]
         device = [float(row[1].device_seconds(pace)) for row in rows if row is not None]

@@ -204,7 +204,7 @@ def _shown(points: Points, ideal: Floats, overhead: float, default: float) -> fl
     return max(default, float((ideal[some] / rest[some]).max(initial=0.0))) or 1.0
 
 
-FEWEST_NEAR = 8  # rows of a dtype that neighbours of it need
+FEWEST_NEAR = 8  # rows of a dtype that the rung "interpolated" needs
 
 
 @dataclass(frozen=True, eq=False)

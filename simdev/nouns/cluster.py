@@ -50,7 +50,7 @@ HOST_WORDS = frozenset({"host", "cpu", "1core"})
 """Words that mark a kind of device as a host: "host-cpu", "cpu", and "epyc-1core", as profiles name
 the CPU that they measured.
 """
-UNLIMITED = Fraction(10**30)  # bytes per second, beyond those of any link
+UNLIMITED = Fraction(10**30)  # bytes per second, more than any link has
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +60,8 @@ class Host:
 
     ``mode`` "eager" dispatches each op by itself, "graph" the device's whole step by one ``launch``
     (in seconds: the replay of a CUDA graph), "none" nothing. ``threads``: a thread for each
-    "device", or one for all devices of a "node". An op is dispatched only when at most ``ahead``
-    launches are still unfinished on its device. Raises InputError.
+    "device", or one for all devices of a "node". A dispatch is at most ``ahead`` launches ahead of
+    the work that its device has finished. Raises InputError.
     """
 
     mode: str = "eager"

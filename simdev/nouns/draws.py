@@ -65,7 +65,7 @@ def are_tied(first: Numbers, second: Numbers) -> bool:
     return is_tie(wins(first, second))
 
 
-MOST_RANKED = 100  # answers, the best, whose order is looked at: their pairs are thousands
+MOST_RANKED = 100  # best answers whose order is compared: thousands of pairs
 
 
 @dataclass(frozen=True, eq=False)

@@ -396,7 +396,7 @@ class _Evidence:
         op, before, weights = self.graph.ops[i], self.before[i], self.weights.get(i, ())
         several = len(before) > 1 and not any(self.forward[p] for p in before)
         if several and not weights and is_linear(op):
-            return max(mate_of[p] for p in before)  # it adds up gradients of what several ops read
+            return max(mate_of[p] for p in before)  # a sum of several ops' gradients
         shared, near = self._shared(i), self._neighbours(i, mate_of)
         makes = {reader for weight in weights for reader in self.readers.get(weight, ())}
         kind, scope, made = backward_of(op.kind), scope_of(op.name), {t.shape for t in op.outputs}

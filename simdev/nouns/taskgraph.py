@@ -37,7 +37,7 @@ TRANSFER = "transfer"
 COLLECTIVE = "collective"
 # parts of gradient synchronisation that send nothing: a server's sums, and joining points
 SYNC = "sync"
-DISPATCH = "dispatch"  # what a host does before its device runs an op
+DISPATCH = "dispatch"  # a host's work before its device runs an op
 THREAD_PREFIX = "thread "  # of the names of the queues of dispatches
 STREAM_PREFIX = "stream "  # of the names of the queues of streams
 BUFFER_KINDS = (

@@ -131,7 +131,7 @@ Dims = tuple[Dim, ...]
 
 # The largest graphs of the papers have some thousand different ops, and shards multiply these.
 _CACHED = 16_384
-_LAYOUT = frozenset({"in", "dt", "strides"})  # how the operands lie, not what is computed
+_LAYOUT = frozenset({"in", "dt", "strides"})  # the layout of operands, not the computation
 _ENCODER = json.JSONEncoder(sort_keys=True, default=dict)
 
 

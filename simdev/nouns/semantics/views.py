@@ -265,8 +265,8 @@ class BatchView(NamedTuple):
 def samples_seen(
     held: Samples, seen: Shape, stored: Shape, strides: Sequence[int] | None, order: Sequence[int]
 ) -> Samples | None:
-    """The places of the samples in an operand that is a view; None where samples are mixed with
-    other dimensions.
+    """The places of the samples in an operand that is a view; None where the view does not keep
+    samples apart.
     """
     lies = order or range(len(stored))
     behind = prod(stored[d] for d in lies[list(lies).index(held.dimension) + 1 :])

@@ -86,8 +86,8 @@ class Parallelism:
       (reduced every microbatch); 3, parameters too (gathered for each use, ``prefetch`` buckets
       ahead). A bucket of ZeRO 2 and 3 is a layer, the embedding or the classifier; a layer of more
       than ``bucket`` parameters is cut into equal buckets. ``overlap``: gradients are reduced
-      during the backward, else after it; with ZeRO 2 and 3 at most ``in_flight`` buckets at once
-      (the backward waits for more).
+      during the backward (else after it), with ZeRO 2 and 3 at most ``in_flight`` buckets at once
+      (else none): the backward waits for more.
     - ``dp_replicate``: the number of groups of dp / dp_replicate consecutive replicas. ZeRO shards
       within each group; then the shards of a gradient are summed over the groups (HSDP of PyTorch,
       ``fully_shard`` on a mesh of two dimensions; Megatron-core's
@@ -99,12 +99,12 @@ class Parallelism:
       added to every collective and transfer.
     - ``recompute``: "selective" computes ``recompute_modules`` again for the backward, "full" whole
       layers. Names of modules are Megatron-core's (``--recompute-modules``). "core_attn" is
-      everything from queries, keys and values to the projection; "layernorm" the outputs of a
+      everything between queries, keys, values and the projection; "layernorm" the outputs of a
       layer's two norms; "mla_up_proj" queries, keys and values from their latents; "mlp", "moe" and
-      "shared_experts" everything but their input; "moe_act" the output of the experts' activation;
-      "mlp_act" (ours) the output of other activations, as in xformers' ``SwiGLUFusedOp``; "per_op"
-      everything but attention and every second product (torchtitan's ``selective_ac_option =
-      "op"``).
+      "shared_experts" everything after their input; "moe_act" the output of the experts'
+      activation; "mlp_act" (ours) the output of other activations, as in xformers'
+      ``SwiGLUFusedOp``; "per_op" everything but attention and every second product (torchtitan's
+      ``selective_ac_option = "op"``).
     - ``recompute_layers``: the number of layers of each stage, from its first, that "full" computes
       again (None: all). Megatron-LM calls it ``--recompute-num-layers`` with ``--recompute-method
       block``. Its ``uniform`` with 1 layer is None here; with more, which keeps one input for

@@ -34,7 +34,7 @@ NOWHERE = -1
 Allowed = Callable[[int, str], bool]
 """A test whether a pattern (the text) may count for the op at a position."""
 WILDCARDS = "*?["
-ENTRIES_SHOWN = 3  # of those that split a group
+ENTRIES_SHOWN = 3  # of the entries that split a group
 NEAR = 0.7  # likeness from which a module may be meant
 T = TypeVar("T")
 
@@ -447,7 +447,5 @@ class Origin:
 
     @property
     def adds_up(self) -> bool:
-        """Whether the op adds up or stores partial results, and so is no part of the
-        original op.
-        """
+        """Whether the op adds up or stores partial results, instead of being a part of the op."""
         return self.role in ("sum", "sync", "stored")

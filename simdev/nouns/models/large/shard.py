@@ -447,7 +447,7 @@ def _linear_attention(s: Shard) -> int:
     """
     m, keys, values = s.model, s.linear_keys, s.linear_values
     numbers = 2 * keys + 6 * values + m.linear_heads // s.tp * (CHUNK + 2)
-    if m.is_lightning:  # before SiLU and after it; what the rule and its norm put out; the gate
+    if m.is_lightning:  # before and after SiLU; outputs of the rule and its norm; the gate
         numbers = 9 * values
     kept = _inputs(s, s.size_of(s.rows * m.hidden)) + 2 * s.tokens * numbers
     return kept + s.size_of(s.tokens * values)
