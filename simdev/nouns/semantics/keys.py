@@ -202,7 +202,7 @@ def profile_key(
             name: value for name, value in attributes.items() if defaults.get(name) != value
         }
     if any(map(_is_empty, operands)):
-        # An operator may have dtypes without shapes of operands; pairs are dropped together.
+        # An operand without elements is dropped with its dtype; there may be dtypes without shapes.
         names = [
             name
             for name, shape in zip_longest(names, operands[: len(names)])
