@@ -63,8 +63,10 @@ class Loaded:
 
 def unknown(noun: str, name: str) -> RequestError:
     """The error of a "scenario" or a "session" of this name, which is not there."""
-    state = "open" if noun == "session" else "loaded"
-    return RequestError(f'{noun}: "{name}" is not {state}, or no longer', f"unknown_{noun}")
+    state, code = (
+        ("open", "unknown_session") if noun == "session" else ("loaded", "unknown_scenario")
+    )
+    return RequestError(f'{noun}: "{name}" is not {state}, or no longer', code)
 
 
 class ServerState:
