@@ -63,10 +63,9 @@ class Loaded:
 
 def unknown(noun: str, name: str) -> RequestError:
     """The error of a "scenario" or a "session" of this name, which is not there."""
-    state, code = (
-        ("open", "unknown_session") if noun == "session" else ("loaded", "unknown_scenario")
-    )
-    return RequestError(f'{noun}: "{name}" is not {state}, or no longer', code)
+    if noun == "session":
+        return RequestError(f'session: "{name}" is not open, or no longer', "unknown_session")
+    return RequestError(f'scenario: "{name}" is not loaded, or no longer', "unknown_scenario")
 
 
 class ServerState:
