@@ -141,9 +141,8 @@ class Redrawn:
             rows = [self._times(factor) for factor in given]
             times, ends = np.array(rows), np.empty(len(rows), np.int64)
             peaks = np.empty((len(rows), self._devices), np.int64)
-            _execute_each(
-                *(table.words for table in self._tables), times.ravel(), ends, peaks.ravel()
-            )
+            program, state, step, events = (table.words for table in self._tables)
+            _execute_each(program, state, step, events, times.ravel(), ends, peaks.ravel())
             answers += [
                 (end, peak) if is_short and end != UNTOLD else None
                 for end, peak, is_short in zip(ends.tolist(), peaks, short, strict=True)
