@@ -17,6 +17,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from ..ground.units import MAX_PS
 from ..nouns.taskgraph import Bools, Floats, Ints, TaskGraph
 
 Factors = Callable[[int], Floats]
@@ -47,9 +48,9 @@ def together(rules: Sequence[DrawnFactors]) -> DrawnFactors:
 
 def scaled(column: Ints, factor: Floats) -> Ints:
     """Times (ps) or bytes times their factors, rounded up; with a factor of 1 exactly as they
-    are.
+    are. Beyond MAX_PS it is MAX_PS, which no task graph takes.
     """
-    times: Ints = np.ceil(column * factor).astype(np.int64)
+    times: Ints = np.minimum(np.ceil(column * factor), MAX_PS).astype(np.int64)
     # A float holds no more digits: beyond an hour a time would change by its last picoseconds.
     times = np.where(factor == 1, column, times)
     return times

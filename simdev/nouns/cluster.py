@@ -201,7 +201,9 @@ class Link:
             "latency": self.measured_latency,
         }
         before = {name: value for name, value in was.items() if value is not None}
-        return replace(self, measured_bandwidth=None, measured_latency=None, **before)
+        slowed = self.slowed if self.measured_bandwidth is None else 1
+        given = {"measured_bandwidth": None, "measured_latency": None, "slowed": slowed}
+        return replace(self, **given | before)
 
     def changed(self, wider: int | Fraction = 1, later: int | Fraction = 1) -> Link:
         """The link with ``wider`` times the bandwidth (at most MAX_BYTES/s), ``later`` times the

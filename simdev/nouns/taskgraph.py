@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from ..ground.errors import refuse
 from ..ground.frozen import FrozenDict
-from ..ground.units import PS_PER_SECOND
+from ..ground.units import MAX_PS, PS_PER_SECOND
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -356,11 +356,17 @@ class TaskGraph:
         requested = self.buffers.requested_bytes
         if len(requested) != len(self.buffers) or (requested < 0).any():
             yield f"buffers.requested: must hold {len(self.buffers)} numbers >= 0"
-        if _total(tasks.duration, tasks.lag, tasks.gap) + self._flow_ps() >= 2**62:
+        if self.total_ps >= MAX_PS:
             yield "tasks: all times together exceed 53 days"
         if _total(self.buffers.bytes) >= 2**62:
             yield "buffers: all sizes together exceed 2^62 bytes"
         yield from self._order_problems()
+
+    @cached_property
+    def total_ps(self) -> float:
+        """Picoseconds of all tasks one after another, which no schedule exceeds."""
+        tasks = self.tasks
+        return _total(tasks.duration, tasks.lag, tasks.gap) + self._flow_ps()
 
     def _flow_ps(self) -> float:
         """The sum in ps of the durations of all flows, each alone on its links. Sharing links never

@@ -15,6 +15,7 @@ import numpy as np
 from ..execution.engine.compiled import program_of, run, state_for
 from ..execution.factors import scaled
 from ..ground.jit import Table, bare, jit, jitable, opener
+from ..ground.units import MAX_PS
 from ..lowering.copies import taken
 from ..nouns.taskgraph import PERSISTENT, Floats, Ints, TaskGraph
 from .peaks import Events, add_peaks, buffer, clear, events_for, open_events
@@ -122,6 +123,8 @@ class Redrawn:
         )  # fmt: skip
         events = events_for(len(rows), devices, 1, 1)
         self._devices, self._at_once = devices, max(AT_ONCE // max(drawn.size, 1), 1)
+        # Factors are below this where no sum of times leaves int64; each time is rounded up.
+        self._most = (MAX_PS - drawn.size) / max(task_graph.total_ps, 1)
         self._tables = [Table.of(columns) for columns in (program, state, step, events)]
 
     def answers(self, factors: Iterable[Floats | None]) -> list[tuple[int, Ints] | None]:
@@ -132,15 +135,17 @@ class Redrawn:
         answers = list[tuple[int, Ints] | None]()
         each = iter(factors)
         # Rows are made as they are used: of a large model all would take gigabytes.
-        while rows := [self._times(factor) for factor in islice(each, self._at_once)]:
+        while batch := list(islice(each, self._at_once)):
+            short = [factor is None or factor.max(initial=1) < self._most for factor in batch]
+            given = (f if is_short else None for f, is_short in zip(batch, short, strict=True))
+            rows = [self._times(factor) for factor in given]
             times, ends = np.array(rows), np.empty(len(rows), np.int64)
             peaks = np.empty((len(rows), self._devices), np.int64)
-            _execute_each(
-                *(table.words for table in self._tables), times.ravel(), ends, peaks.ravel()
-            )
+            program, state, step, events = (table.words for table in self._tables)
+            _execute_each(program, state, step, events, times.ravel(), ends, peaks.ravel())
             answers += [
-                None if end == UNTOLD else (end, peak)
-                for end, peak in zip(ends.tolist(), peaks, strict=True)
+                (end, peak) if is_short and end != UNTOLD else None
+                for end, peak, is_short in zip(ends.tolist(), peaks, short, strict=True)
             ]
         return answers
 

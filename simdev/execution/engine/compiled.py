@@ -302,7 +302,8 @@ def _enter(p: Program, s: EngineState, task: int) -> None:
         at -= 1
     s.active[at] = task
     s.cell[ACTIVE] += 1
-    s.remaining[task] = p.bytes[task]
+    # Until rates are shared it has no rate and no end; a state used again has those of before.
+    s.remaining[task], s.rate[task], s.end[task] = p.bytes[task], 0.0, NEVER
     s.cell[CHANGED] = 1
 
 

@@ -40,6 +40,8 @@ from ...ground.units import (
     parse_bytes,
     parse_duration,
     parse_flops,
+    parse_speed,
+    rate_text,
     written,
 )
 from ...nouns.strategy import SHORT_FORMS
@@ -200,9 +202,22 @@ def _changed(root: str, part: Any, steps: Sequence[Step], value: Any, path: str)
         _require(bool(links), path, "the cluster has no links")
         steps = ["links", "all_to_all" if isinstance(links, dict) else Every.ENTRY, *steps]
     changed = _within(part, steps, value, path)
+    if len(steps) > 2 and steps[-1] == "bandwidth" and steps[1] in ("all_to_all", Every.ENTRY):
+        changed = _still_slowed(changed)
     if steps[0] in ("links", "link_kinds") and steps[-1] in SHORTHANDS_FOR_ALL_LINKS:
         return _as_measured(part, changed, str(steps[-1]))
     return changed
+
+
+def _still_slowed(cluster: dict[str, Any]) -> dict[str, Any]:
+    """The cluster whose slowed links have their share of the bandwidth that all were given."""
+    links: Any = copy(cluster["links"])
+    for place, link in _whole_links(cluster).items():
+        with suppress(TypeError, ValueError):  # What is no quantity is left to the reader.
+            share, rate = parse_speed(link.get("slowed", 1)), parse_bandwidth(link["bandwidth"])
+            if share != 1:
+                links[place] = {**links[place], "bandwidth": rate_text(rate * share)}
+    return {**cluster, "links": links}
 
 
 def _as_measured(before: Document, after: dict[str, Any], name: str) -> dict[str, Any]:
