@@ -14,6 +14,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, is_dataclass, replace
+from functools import cache, cached_property, partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -22,6 +23,7 @@ from ..costs import CostMiss, CostModel
 from ..ground.errors import InputError, refuse
 from ..ground.units import Number, is_count, parse_price, written
 from ..lowering import LoweredStep, Prepared, iterated, lower_step, split
+from ..lowering.expected import ExpectedErrors, errors_of_graph, errors_of_large
 from ..lowering.origins import (
     HostOrigins,
     cost_misses,
@@ -370,6 +372,16 @@ class Lowered:
         graph, disturbances = iterated(self.step, rounds), self.scenario.disturbances
         assert disturbances is not None
         return with_stalls(with_factors(graph, noise(disturbances)(graph)(0)), disturbances, 0)
+
+    @cached_property
+    def expected_errors(self) -> Callable[[TaskGraph], ExpectedErrors]:
+        """A function that gives the expected errors of a task graph of any number of steps; it
+        remembers them, for all draws rest on the same.
+        """
+        if self.large is not None:
+            return cache(partial(errors_of_large, large=self.large))
+        assert self.prepared is not None
+        return cache(partial(errors_of_graph, split(self.prepared, self.strategy)[0]))
 
     def outcome(self, trace: Trace) -> Outcome:
         """The outcome of ``trace``, which must be a trace of this step."""

@@ -15,7 +15,7 @@ import os
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import cache, cached_property, partial
+from functools import cached_property, partial
 from importlib.util import find_spec
 from typing import Any, NamedTuple
 
@@ -27,10 +27,12 @@ from ..execution.factors import DrawnFactors, Factors, together, with_factors
 from ..execution.period import follow_one_another, step_time_ps
 from ..execution.scenario import Lowered
 from ..ground.errors import refuse
-from ..lowering import iterated, split
-from ..lowering.expected import ExpectedErrors, errors_of_graph, errors_of_large
+from ..lowering import iterated
+from ..lowering.expected import ExpectedErrors
 from ..nouns.draws import Draws, draws_problems
 from ..nouns.taskgraph import Ints, TaskGraph
+
+PART = 16  # draws
 
 
 def errors_rule(
@@ -44,14 +46,6 @@ def errors_rule(
         return lambda draw: errors.factors(drawn[draw])
 
     return of_graph
-
-
-def expected_errors(question: Lowered, task_graph: TaskGraph) -> ExpectedErrors:
-    """The expected errors of ``task_graph``, which has one or more steps of a lowered scenario."""
-    if question.large is not None:
-        return errors_of_large(task_graph, question.large)
-    assert question.prepared is not None
-    return errors_of_graph(split(question.prepared, question.strategy)[0], task_graph)
 
 
 def draws_of(
@@ -70,19 +64,22 @@ def draws_of(
     refuse(draws_problems(draws, seed))
     disturbances = question.scenario.disturbances
     noises = () if disturbances is None else (noise(disturbances),)
-    errors_of = cache(partial(expected_errors, question))
-    rules = together((errors_rule(errors_of, seed, draws), *noises, *more))
+    rules = together((errors_rule(question.expected_errors, seed, draws), *noises, *more))
     drawn = _Drawn(question, rules)
     jobs = (os.cpu_count() or 1) if n_jobs < 0 else max(n_jobs, 1)
-    # Each part has few draws, so that no thread waits long for the slowest.
-    parts = np.array_split(np.arange(draws), min(8 * jobs, draws))
+    # Parts of a few draws, so that neither a slow thread nor Ctrl-C has to wait long for one.
+    parts = np.array_split(np.arange(draws), min(max(8 * jobs, draws // PART), draws))
     ((answer_ps, answer_peaks),) = drawn.answers([None])
     with ThreadPoolExecutor(jobs) as pool:
         parts_drawn = [pool.submit(drawn.answers, part.tolist()) for part in parts]
-        answers = [answer for future in watch(parts_drawn) for answer in future.result()]
+        try:
+            answers = [answer for future in watch(parts_drawn) for answer in future.result()]
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
     step_ps, peaks = zip(*answers, strict=True)
     there, columns = drawn.graph(1), (np.array(step_ps, np.int64), np.stack(peaks))
-    erring = len(errors_of(there).sources) + len(noises)
+    erring = len(question.expected_errors(there).sources) + len(noises)
     return Draws(
         seed, erring, there.devices, there.capacity, answer_ps, answer_peaks, *columns
     )  # fmt: skip

@@ -32,7 +32,7 @@ from simdev.execution.scenario import lowered
 from simdev.nouns.cluster import QUEUES, TRANSFERS
 from simdev.nouns.draws import are_tied, stability
 from simdev.nouns.taskgraph import TaskGraph
-from simdev.oracle.draws import draws_of, expected_errors
+from simdev.oracle.draws import draws_of
 from worlds.costs import row_of
 from worlds.graphs import leaf, tensor
 from worlds.scenarios import World, make_world
@@ -113,7 +113,7 @@ def test_ops_of_one_cost_err_together() -> None:
 
 def sources(scenario: Scenario) -> tuple[ErrorSource, ...]:
     question = lowered(scenario)
-    return expected_errors(question, question.step.task_graph).sources
+    return question.expected_errors(question.step.task_graph).sources
 
 
 def test_every_draw_of_exact_costs_is_the_answer() -> None:

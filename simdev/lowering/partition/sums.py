@@ -186,7 +186,7 @@ def _cut(grid: Grid, wanted: int | None) -> tuple[int | None, int]:
 
 
 def _on_server(writer: ShardWriter, tensor: TensorOf, grid: Grid, place: Place) -> list[Copy]:
-    """One sum on the device of the first partial result, whose backward it waits for anyway."""
+    """A single sum, on the device of the first partial result, for whose backward it must wait."""
     addends = grid.cells[place]
     device, every = addends[0][0].device, range(len(addends))
     return [_adder(writer, tensor, grid, every, grid.region(place), device, "sync")]

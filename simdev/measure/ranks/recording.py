@@ -263,7 +263,7 @@ class RankRecorder(Recorder):
         return UPDATE if self.phase == "update" else super()._instance()
 
     def _record(self, kind: str, op: Dispatched, operands: Sequence[int]) -> None:
-        there = self._there(op.outputs)
+        keys, there = list(map(key_of, op.outputs)), self._there(op.outputs)
         super()._record(kind, op, operands)
         # Inputs that were never seen before have become records in front of it.
         index = len(self.records) - 1
