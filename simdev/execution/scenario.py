@@ -375,8 +375,8 @@ class Lowered:
 
     @cached_property
     def expected_errors(self) -> Callable[[TaskGraph], ExpectedErrors]:
-        """A function that gives the expected errors of a task graph of any number of steps; it
-        remembers them, for all draws rest on the same.
+        """A function from a task graph of one or more steps to its expected errors; results are
+        remembered, because all draws use the same.
         """
         if self.large is not None:
             return cache(partial(errors_of_large, large=self.large))
