@@ -54,7 +54,7 @@ def persistent_bytes(program: Program, rank: int, layers: list[int]) -> dict[str
     if "optimizer" not in p.offload:
         sizes["optimizer state"] = p.state_bytes * shared
     sizes["workspace"] = _gathering_bytes(program, ends, layers)
-    # Only of Megatron-LM, since its versions with fused attention: others have real gradients.
+    # Dummy gradients of Megatron-LM, in versions with fused attention; FSDP has real ones.
     if program.shard.flash and not p.reduces_by_bucket and not program.shard.software.plain:
         sizes["workspace"] += PARAMETER_BYTES * stand_in_parameters(program.shard, layers)
     return sizes
