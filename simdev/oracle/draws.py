@@ -1,13 +1,12 @@
-"""Draws: the answers of a scenario whose durations are drawn from their expected errors.
+"""Draws: step times and peaks of a scenario whose durations are drawn from their expected errors.
 
 ``draws_of`` takes a scenario that was lowered once (``execution.scenario.lowered``). Each draw
 multiplies the durations of its tasks by factors (``execution/factors.py``) and executes them again:
-in compiled code on all cores, unless steps repeat, a credit or a slowdown asks for the whole way.
-Draw k depends on the seed and on k alone. Memory follows from the times of the draw; what tensors
-take is exact as far as it is counted (``nouns/memory.py``), so of peaks this tells only how they
-move with the order of events.
+in compiled code on all cores, or by an engine where steps repeat or tasks are lengthened (slowdown,
+pauses). Draw k depends on the seed and on k alone. The bytes of tensors are not drawn
+(``nouns/memory.py`` counts them exactly), so peaks vary only with the order of events.
 
-``report/measures/uncertainty.py`` tells what the draws mean. Tests: ``tests/oracle/test_draws.py``.
+``report/measures/uncertainty.py`` explains the draws. Tests: ``tests/oracle/test_draws.py``.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ PART = 16  # draws
 def errors_rule(
     errors_of: Callable[[TaskGraph], ExpectedErrors], seed: int, draws: int
 ) -> DrawnFactors:
-    """The rule that draws the expected errors of costs, for so many draws."""
+    """The rule that draws the expected errors of costs, for ``draws`` draws."""
 
     def of_graph(task_graph: TaskGraph) -> Factors:
         errors = errors_of(task_graph)
@@ -57,9 +56,9 @@ def draws_of(
     n_jobs: int = -1,
     watch: Callable[[Sequence[Any]], Sequence[Any]] = lambda parts: parts,
 ) -> Draws:
-    """So many draws of a lowered scenario, by the errors of its costs and ``more`` rules.
+    """Draws of a lowered scenario, by the errors of its costs and ``more`` rules.
 
-    They run on ``n_jobs`` threads (-1: every core); ``watch`` may show how far it is. Raises
+    They run on ``n_jobs`` threads (-1: as many as cores); ``watch`` may show progress. Raises
     InputError, DeadlockError.
     """
     refuse(draws_problems(draws, seed))
@@ -91,14 +90,14 @@ Answer = tuple[int, Ints]
 
 
 class _Graph(NamedTuple):
-    """A task graph of some rounds, and the factors of its tasks."""
+    """A task graph of one or more rounds, and the factors of its tasks."""
 
     task_graph: TaskGraph
     factors: Factors
 
 
 class _Drawn:
-    """The draws of a question; several threads may ask."""
+    """The draws of a question; several threads may call it."""
 
     def __init__(self, question: Lowered, rule: DrawnFactors) -> None:
         self.question, self.rule = question, rule
@@ -106,7 +105,7 @@ class _Drawn:
         self._room = threading.local()
 
     def graph(self, rounds: int) -> TaskGraph:
-        """The task graph of so many rounds."""
+        """The task graph of ``rounds`` rounds, with durations as lowered."""
         return self._graph(rounds).task_graph
 
     def _graph(self, rounds: int) -> _Graph:
@@ -118,7 +117,9 @@ class _Drawn:
 
     @cached_property
     def engine(self) -> str:
-        """The engine: compiled where it can be, for it runs without the GIL."""
+        """The engine: under "auto" compiled where Numba is installed, for it runs without the
+        GIL.
+        """
         engine = self.question.scenario.engine
         if engine == "auto":
             engine = "simpy" if find_spec("numba") is None else "compiled"
@@ -135,8 +136,8 @@ class _Drawn:
         return not repeats and not stretched and self.engine == "compiled"
 
     def answers(self, draws: Sequence[int | None]) -> list[Answer]:
-        """The answers of these draws, in turn; None: of the durations as they are, disturbed where
-        they are.
+        """The answers of these draws, in turn. A draw of None has the durations as lowered, with
+        the scenario's disturbances, if any.
         """
         if not self.is_plain or (None in draws and self.question.scenario.disturbances is not None):
             return [self._in_full(draw) for draw in draws]
@@ -150,7 +151,7 @@ class _Drawn:
         return [self._in_full(draw) if answer is None else answer for draw, answer in answers]
 
     def _in_full(self, draw: int | None) -> Answer:
-        """The answer of a draw by lowering and an engine."""
+        """The answer of a draw by an engine."""
         drawn = None if draw is None else partial(self._changed, draw)
         trace = self.question.trace(drawn, self.engine)
         return step_time_ps(trace), np.array([memory.peak for memory in trace.memory], np.int64)
