@@ -1,7 +1,7 @@
 """``simdev sweep SCENARIO ...``: many scenarios, one table.
 
-``search/sweep`` runs them and keeps the journal; columns are named in ``report/results.py``. RATES
-chooses the ones that a terminal shows.
+``search/sweep`` runs them and keeps the journal; ``report/results.py`` names the columns, RATES
+chooses the rates that a terminal shows.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ RATES = {
     "goodput": "goodput",
     "steps_per_day": "steps a day that count",
 }
-"""Figures that a table on a terminal has a column of, where any row tells them."""
+"""Figures with a column in a terminal's table if any row has them, and the titles."""
 DRAWN = ("p10", "p90", "beats best")
 FIRST = "first_in_draws"
 DRAWN_FROM = ("step_p10_s", "step_p90_s", "beats_best")
@@ -98,7 +98,7 @@ def run(args: Namespace) -> int:
     tell(rows + (f"; {file}" if file else ""))
     if not by_status.get("failed"):
         return DONE
-    # The table on stdout tells the reasons itself, where it shows all rows.
+    # A table on stdout that shows all rows has the reasons itself.
     if file is not None:
         tell(f"the first that failed: {_first_reason(results)}")
     return BAD_INPUT
@@ -109,7 +109,7 @@ def _write(
 ) -> None:
     from ..search.sweep.frame import write_results
 
-    # Two sweeps into one file hold different journals where these have names of their own.
+    # Two sweeps with different journals may write the same output without noticing each other.
     if _version(path) != before:
         raise InputError(
             f"--output: another has written {path} meanwhile; the rows are kept in {journal}: "
@@ -119,7 +119,7 @@ def _write(
 
 
 def _version(path: str | None) -> tuple[int, int] | None:
-    """The inode and time of a file, which tell its versions apart; None where there is none."""
+    """The inode and time of a file, which differ between its versions; None without a file."""
     if path is None or not os.path.exists(path):
         return None
     status = os.stat(path)
@@ -150,7 +150,7 @@ def _grid(args: Namespace) -> Sequence[Mapping[str, Sequence[Any]]]:
 
 
 def _best(results: pd.DataFrame, fields: Iterable[str], ranks: Ranking) -> str:
-    """The best row with what was set in it."""
+    """A line on the best row and the settings in it."""
     from ..ground.units import format_seconds
 
     if not ranks.order or not ranks.goals:
@@ -165,7 +165,7 @@ def _best(results: pd.DataFrame, fields: Iterable[str], ranks: Ranking) -> str:
 
 
 def _how_sure(results: pd.DataFrame, ranks: Ranking) -> Iterator[str]:
-    """How sure the order is, where errors were drawn."""
+    """A line on the certainty of the order, where errors were drawn."""
     from ..report.measures.uncertainty import how_sure
 
     if "kendall_tau" not in results.attrs:
@@ -175,8 +175,8 @@ def _how_sure(results: pd.DataFrame, ranks: Ranking) -> Iterator[str]:
 
 
 def _table(results: pd.DataFrame, fields: Iterable[str], ranks: Ranking) -> str:
-    """The results as a table for a terminal, with the ``fields`` that were set; of many rows the
-    best are shown.
+    """The table of the results for a terminal, with the swept ``fields``; of many rows only the
+    best.
     """
     from ..ground.units import format_seconds
     from ..report.table import NUMBER, TEXT, Table, shorten, table_text

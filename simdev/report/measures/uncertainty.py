@@ -1,6 +1,7 @@
-"""The interval of the answer: step time and peaks of draws from the expected errors of costs.
+"""The uncertainty of the answer: step times and peaks under draws from the expected errors of
+costs.
 
-The draws come with the outcome, where they were asked for (``oracle/draws.py``).
+The draws come with the outcome, if there are any (``oracle/draws.py``).
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ from .section import Facts, Places, Section, Step
 
 
 def how_sure(beats: Sequence[float], first: float, kendall: float) -> str:
-    """How sure the order of several answers is, in a line; ``beats``, ``first`` and ``kendall`` are
-    those of ``Stability``, ``first`` of the best answer alone.
+    """A line on the certainty of the order of several answers; ``beats``, ``first`` (the best
+    answer's) and ``kendall`` are fields of ``Stability``.
     """
     ties = sum(map(is_tie, beats[1:]))
     tied = f"{ties:,} {'tie' if ties != 1 else 'ties'} with it ({TIE_MEANING})"
@@ -31,7 +32,7 @@ def how_sure(beats: Sequence[float], first: float, kendall: float) -> str:
 
 @dataclass(frozen=True, eq=False)
 class Uncertainty(Section):
-    """The draws of a step: by so much its step time and its peaks move with the errors of costs."""
+    """The draws of a step: the spread of its step time and peaks under the errors of costs."""
 
     name = "draws"
     places = Places(lines=95, asides=95, facts=12, tables=95, notes=95, entries=65)
@@ -40,7 +41,7 @@ class Uncertainty(Section):
 
     @classmethod
     def of_step(cls, step: Step) -> Uncertainty | None:
-        """None where nothing was drawn."""
+        """The section; None where nothing was drawn."""
         return None if step.outcome.draws is None else cls(step.outcome.draws)
 
     @property
@@ -50,7 +51,7 @@ class Uncertainty(Section):
         return f"{_time(low)} to {_time(high)}"
 
     def lines(self) -> Iterator[str]:
-        """The percentiles of the step time, and by how much they are off the answer."""
+        """The percentiles of the step time, and their distance from the answer."""
         draws, (low, middle, high) = self.draws, percentiles(self.draws.step_ps)
         head = f"{len(draws):,} draws (seed {draws.seed})"
         if not draws.erring:
@@ -85,7 +86,7 @@ class Uncertainty(Section):
         yield Table("Peaks over the draws", columns, rows, _MEMORY, shown=8)
 
     def notes(self) -> Iterator[str]:
-        """The reading of draws."""
+        """How to read draws."""
         if self.draws.erring:
             yield (
                 "Draws take every cost for the median of a lognormal with the expected error of "
