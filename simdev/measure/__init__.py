@@ -1,10 +1,10 @@
-"""Measuring the operators of PyTorch training steps, and reading what PyTorch wrote itself.
+"""Measures the operators of PyTorch training steps, and reads programs and traces of PyTorch.
 
-``profile_model`` captures a step as a graph, measures its operators and the step itself, and writes
-both files. ``import_program`` makes a graph of an exported program, ``import_trace`` a profile of a
-profiler's trace, ``trace_step`` the graph of its step; ``capture_ranks`` captures a distributed
-script. PyTorch is imported when one of these names
-is first used, not before; without it that raises InputError.
+``profile_model`` captures a step as a graph, measures its operators and the step itself, and
+writes both files. ``import_program`` makes a graph of an exported program. ``import_trace`` makes a
+profile of a profiler's trace, ``trace_step`` the graph of the traced step. ``capture_ranks``
+captures a distributed script. PyTorch is imported when one of these names is first used; where it
+is not installed, that use raises InputError.
 """
 
 from __future__ import annotations

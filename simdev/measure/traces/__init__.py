@@ -1,4 +1,4 @@
-"""Profiles, and graphs of steps, from the traces of ``torch.profiler`` (Kineto, in Chrome's trace
+"""Makes profiles, and graphs of steps, from traces of ``torch.profiler`` (Kineto, in Chrome's trace
 format).
 """
 
