@@ -54,6 +54,8 @@ RATES = {
     "samples_per_s": "samples/s",
     "tokens_per_s": "tokens/s",
     "cost_per_million_tokens": "$ a million tokens",
+    "goodput": "goodput",
+    "steps_per_day": "steps a day that count",
 }
 """Figures with a column in a terminal's table if any row has them, and the titles."""
 DRAWN = ("p10", "p90", "beats best")
@@ -157,7 +159,7 @@ def _best(results: pd.DataFrame, fields: Iterable[str], ranks: Ranking) -> str:
     names = [name for name in map(str, results) if name in fields and _cell(row[name])]
     parts = [f"{name} {row[name]}" for name in names]
     figures = [format_seconds(row["step_time_s"])]
-    figures += [f"{_rate(row[name])} {RATES[name]}" for name in RATES if _cell(row[name])]
+    figures += [f"{_rate(name, row[name])} {RATES[name]}" for name in RATES if _cell(row[name])]
     what = ", ".join([str(row["scenario"]), *parts])
     return printable(f"best ({goal.words}): {what}: {', '.join(figures)}")
 
@@ -203,7 +205,7 @@ def _table(results: pd.DataFrame, fields: Iterable[str], ranks: Ranking) -> str:
             # A failed row has no step time: NaN, which alone is unequal to itself.
             "-" if seconds != seconds else format_seconds(seconds),
             *(_drawn(name, row[name]) for name in DRAWN_FROM[: len(drawn)]),
-            *(_rate(row[name]) for name in rates),
+            *(_rate(name, row[name]) for name in rates),
             {"ok": "yes", "infeasible": "NO"}.get(row["status"], "-"),
             _cell(row["reason"]).replace("\n", "; "),
         )
@@ -223,9 +225,11 @@ def _drawn(name: str, value: float) -> str:
     return format_seconds(value) if name.endswith("_s") else f"{value:.0%}"
 
 
-def _rate(value: Any) -> str:
+def _rate(name: str, value: Any) -> str:
     import pandas as pd
 
+    if name == "goodput" and not pd.isna(value):
+        return f"{value:.1%}"
     return "-" if pd.isna(value) else f"{value:,.4g}" if value < 100 else f"{value:,.0f}"
 
 

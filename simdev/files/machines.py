@@ -83,13 +83,12 @@ def with_slow(cluster: Cluster, slow: Mapping[str, Number]) -> Cluster:
         except ValueError as error:
             problems.append(f'slow["{name}"]: {error}')
             continue
-        ends = name.split(" - ") if " - " in name else [name]
-        device = None if len(ends) > 1 else cluster.index.get(name)
+        device = cluster.index.get(name)
         if device is not None and devices[device].runs_ops:
             speed = Fraction(devices[device].speed) * share
             devices[device] = replace(devices[device], speed=speed)
             continue
-        joined = [row for row, link in enumerate(links) if {*ends} <= {*link.ends}]
+        joined = [row for row, link in enumerate(links) if name in _names_of(link)]
         if not joined:
             reason = "no device of this name, nor a link like gpu:0 - gpu:1"
             problems.append(f'slow["{name}"]: {reason}')
@@ -98,6 +97,11 @@ def with_slow(cluster: Cluster, slow: Mapping[str, Number]) -> Cluster:
             links[row] = replace(links[row].changed(share), slowed=slowed)
     refuse(problems)
     return replace(cluster, devices=tuple(devices), links=tuple(links))
+
+
+def _names_of(link: Link) -> tuple[str, ...]:
+    first, second = link.ends
+    return first, second, f"{first} - {second}", f"{second} - {first}"
 
 
 def machines_of(node: Cluster, nodes: int | None, gpus: int | None) -> int:

@@ -15,7 +15,7 @@ from dataclasses import MISSING, fields
 from decimal import Decimal
 from difflib import get_close_matches
 from fractions import Fraction
-from functools import cached_property, reduce
+from functools import cached_property, lru_cache, reduce
 from operator import or_
 from types import MappingProxyType, UnionType
 from typing import Annotated, Any, Literal, Required, TypeVar, Union, get_args, get_origin
@@ -75,7 +75,11 @@ def _number(value: Any) -> Any:
 
 
 def _quantity(parse: Callable[[Any], Any]) -> PlainValidator:
-    return PlainValidator(lambda value: parse(_number(value)))
+    # A large file has few different texts.
+    of_text = lru_cache(4096)(parse)
+    return PlainValidator(
+        lambda value: of_text(value) if isinstance(value, str) else parse(_number(value))
+    )
 
 
 def _capacity(value: Any) -> Any:

@@ -1,7 +1,7 @@
-"""A model that is to be measured: found by its name, built on a device in a precision.
+"""Finds a model to be measured by its name, and builds it on a device in a precision.
 
-``profiles`` calls ``resolve`` and ``built``. The models that ship are in ``torch_models``; a
-precision that is added to PRECISIONS needs its flags or its cast here, and its name in the help of
+``profiles`` calls ``resolve`` and ``built``. The models that ship are in ``torch_models``. A new
+precision in PRECISIONS needs its flags or its cast here, and its name in the help of
 ``simdev profile``.
 """
 
@@ -27,10 +27,10 @@ from ..ground.errors import InputError
 from .torch_models import MODELS
 from .tracing import Loss, argument_names, optimizer_named, with_argument_names
 
-# The tensors of a batch however they are nested, and the loss of whatever a model returns.
-# People hand a step one tensor, several, a dict of them as the tokenizers of Hugging Face give
-# it, or objects of their own. Measuring needs the tensors alone: to make fake ones of them, to
-# move them.
+# Extracts the tensors of a batch however they are nested, and the loss of whatever a model returns.
+# A batch may be one tensor, several, a dict as the tokenizers of Hugging Face return it, or an
+# object of the user's own class. Measuring needs its tensors alone, to make fake ones and to move
+# them to a device.
 
 
 def flat_step(
@@ -39,12 +39,12 @@ def flat_step(
     """The tensors of a batch, and a function ``(module, *tensors)`` that gives the step's loss.
 
     A mapping is passed as keyword arguments where the loss has parameters of these names, a tuple
-    or a list as positional arguments, any other batch as the one argument. Without a ``loss`` the
-    module is called with the batch and returns its loss itself. Raises InputError: a batch without
-    tensors.
+    or a list as positional arguments, any other batch as a single argument. Without a ``loss`` the
+    module is called with the batch and returns its loss itself. Raises InputError for a batch
+    without tensors.
     """
     args, kwargs = _arguments(module if loss is None else loss, batch, skipped=loss is not None)
-    # Arguments keep their names, so that the inputs of the graph bear them.
+    # Arguments keep their names, which become the names of the graph's inputs.
     whole = [*args, *kwargs.values()]
     named = list(_tensors(whole, ""))
     if not named:
@@ -87,7 +87,9 @@ def loss_of(outputs: Any) -> Tensor:
 def _arguments(
     function: Callable[..., Any], batch: Any, skipped: bool
 ) -> tuple[list[Any], dict[str, Any]]:
-    """Positional arguments and keywords of a batch; ``skipped``: the first one is the module."""
+    """The positional and keyword arguments of a batch. ``skipped`` says that the function's first
+    parameter is the module.
+    """
     if isinstance(batch, Mapping):
         keywords = {str(name): value for name, value in batch.items()}
         try:
@@ -96,7 +98,7 @@ def _arguments(
         except (TypeError, ValueError):
             return [batch], {}
         return [], keywords
-    # A named tuple is one object to the loss that takes it: it would be a plain tuple otherwise.
+    # A named tuple is passed as a single object: a loss written for one expects it whole.
     if isinstance(batch, (tuple, list)) and not hasattr(batch, "_fields"):
         return list(batch), {}
     return [batch], {}
@@ -105,7 +107,7 @@ def _arguments(
 def _leaf_names(
     function: Callable[..., Any], whole: Sequence[Any], keywords: Sequence[str], skipped: bool
 ) -> list[str]:
-    """A name for each tensor: its argument, and its path in it where that holds several."""
+    """A name for each tensor: the name of its argument, and its path inside the argument."""
     names = [*argument_names(function)[skipped:], *(f"input_{i}" for i in range(len(whole)))]
     names = [*names[: len(whole) - len(keywords)], *keywords]
     paths = [
@@ -119,7 +121,7 @@ def _leaf_names(
 
 
 def _children(value: Any) -> list[tuple[str, Any]]:
-    """The parts of a container or of an object that carries data, by name or place."""
+    """The parts of a container or a dataclass instance, by name or index; none otherwise."""
     if isinstance(value, Mapping):
         return [(str(name), part) for name, part in value.items()]
     if isinstance(value, (tuple, list)):
@@ -138,14 +140,14 @@ def _tensors(value: Any, path: str) -> Iterator[tuple[str, Tensor]]:
 
 
 def _filled(value: Any, tensors: Iterator[Tensor]) -> Any:
-    """A value with its tensors exchanged, in the order in which ``_tensors`` tells them."""
+    """The value with its tensors replaced, in the order in which ``_tensors`` yields them."""
     if isinstance(value, Tensor):
         return next(tensors)
     parts = [(name, _filled(part, tensors)) for name, part in _children(value)]
     if all(new is old for (_, new), (_, old) in zip(parts, _children(value), strict=True)):
         return value
     if isinstance(value, MutableMapping):
-        # A copy, so that what else the mapping knows (methods, encodings) stays with it.
+        # A copy keeps the mapping's class and its other attributes (methods, encodings).
         filled = copy.copy(value)
         for key, (_, part) in zip(value, parts, strict=True):
             filled[key] = part
@@ -163,15 +165,15 @@ def _filled(value: Any, tensors: Iterator[Tensor]) -> Any:
 
 Builder = Callable[..., Any]
 PRECISIONS = ("float32", "tf32", "bfloat16", "autocast")
-"""Precisions that a model can be measured in: float32 without and with TF32 in products and
-convolutions, all of it in bfloat16, float32 under autocast to bfloat16.
+"""The precisions that a model can be measured in: float32 without and with TF32 in products and
+convolutions, everything in bfloat16, and float32 under autocast to bfloat16.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """A model to be measured: its title, its builder, the sizes that it is called with, its
-    optimizer, and one of PRECISIONS.
+    """A model to be measured: its title, its builder, the sizes passed to the builder, its
+    optimizer, and one of PRECISIONS (None: as the builder makes it).
     """
 
     title: str
@@ -182,11 +184,11 @@ class Chosen:
 
     @property
     def file_title(self) -> str:
-        """The title, and the precision where one was asked for."""
+        """The title, with the precision where one is set."""
         return self.title if self.precision is None else f"{self.title}-{self.precision}"
 
     def about(self) -> dict[str, Any]:
-        """The entries of a profile's header on the model."""
+        """The entries about the model in a profile's header."""
         sizes = sizes_of(self.build, self.sizes)
         about = {"model": self.title, "batch": sizes.get("batch"), "sizes": sizes}
         return about | {"optimizer": self.optimizer}
@@ -205,7 +207,7 @@ class Chosen:
 
 
 def _parameters(build: Builder) -> Mapping[str, inspect.Parameter] | None:
-    """The arguments of a builder; None where Python cannot tell them."""
+    """The arguments of a builder; None where Python does not know them."""
     try:
         return inspect.signature(build).parameters
     except (TypeError, ValueError):
@@ -213,7 +215,7 @@ def _parameters(build: Builder) -> Mapping[str, inspect.Parameter] | None:
 
 
 def sizes_of(build: Builder, chosen: Mapping[str, int]) -> dict[str, int]:
-    """All sizes of a builder: its defaults where nothing else is chosen."""
+    """All sizes of a builder: its integer defaults, replaced by the chosen sizes."""
     parameters = (_parameters(build) or {}).items()
     return {name: p.default for name, p in parameters if type(p.default) is int} | dict(chosen)
 
@@ -269,17 +271,17 @@ def _load(path: str, function: str) -> Builder:
     module = importlib.util.module_from_spec(spec)
     folder = str(Path(path).resolve().parent)
     if folder not in sys.path:
-        # Modules in the folder of the file can be imported, also when the function runs.
+        # The file can import modules of its folder, also later, when the function runs.
         sys.path.append(folder)
     before = sys.modules.get(spec.name)
-    sys.modules[spec.name] = module  # dataclasses look their module up by its name
+    sys.modules[spec.name] = module  # dataclasses look up their module by name
     try:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:
-        # The file is the user's: whatever it raises is a problem of the input, with its place.
+        # The file is the user's: any exception is a problem of the input.
         raise InputError(f"cannot be imported: {type(error).__name__}: {error}", path) from error
     finally:
-        if before is not None:  # a file called like an imported module does not replace it
+        if before is not None:  # a file with the name of an imported module must not replace it
             sys.modules[spec.name] = before
     build = getattr(module, function, None)
     if not callable(build):
@@ -302,10 +304,10 @@ def _functions(module: ModuleType) -> list[str]:
 
 
 def built(model: Chosen, name: str, device: str) -> tuple[nn.Module, tuple[Tensor, ...], Loss]:
-    """(module, tensors of the batch, loss of both) of a builder, which may be anybody's, on a
+    """Calls a builder; returns (module, tensors of the batch, loss), with module and tensors on the
     device.
 
-    Raises InputError.
+    The builder may be the user's. Raises InputError.
     """
     match _called(model, name, device):
         case (nn.Module() as module, inputs, loss) if loss is None or callable(loss):
@@ -339,7 +341,7 @@ def _autocast(loss: Loss, device: str) -> Loss:
 
 @contextmanager
 def precision_flags(precision: str | None, device: str) -> Iterator[None]:
-    """PyTorch's flags for a precision: whether products of float32 may run in TF32.
+    """Sets PyTorch's flags for a precision: whether products of float32 may run in TF32.
 
     Raises InputError for TF32 on anything but a GPU.
     """
@@ -356,8 +358,8 @@ def precision_flags(precision: str | None, device: str) -> Iterator[None]:
 
 
 def alike(module: nn.Module, other: nn.Module) -> bool:
-    """Whether two modules have the same parameters and buffers, by name, shape and dtype: what a
-    builder makes for two batch sizes mostly has.
+    """Whether two modules have equal parameters and buffers, by name, shape and dtype. The modules
+    of one builder for two batch sizes mostly do.
     """
     looks = [
         [(name, tensor.shape, tensor.dtype) for name, tensor in each.state_dict().items()]
@@ -367,12 +369,12 @@ def alike(module: nn.Module, other: nn.Module) -> bool:
 
 
 def _called(model: Chosen, name: str, device: str) -> Any:
-    """The answer of the builder. It is the user's, so any exception is a problem of the input."""
+    """The builder's result. The builder may be the user's: any exception becomes an InputError."""
     try:
         if device != "cpu":
             try:
-                # Tensors that are no parameters (attributes, weights of a loss, the batch itself)
-                # are made on the device too, where nothing in the code says otherwise.
+                # Tensors that are not parameters (attributes, weights of a loss, the batch itself)
+                # are also made on the device, unless the code says otherwise.
                 with torch.device(device):
                     return model.build(**model.sizes)
             except RuntimeError:

@@ -1,13 +1,13 @@
 """Captures a PyTorch training step as a simdev graph: forward, backward and update, with shapes.
 
-The step is run once on fake tensors (nothing is computed; a step that asks for values can run on
-real ones), and every operator that PyTorch dispatches becomes an op. The backward is what autograd
-runs, so its operators have their own shapes and are never the forward doubled. Views are folded
-away. Updates are one op a parameter.
+The step is run once on fake tensors (nothing is computed; a step that depends on values can run on
+real ones), and every operator that PyTorch dispatches becomes an op. The backward consists of the
+operators that autograd really runs, with their own shapes; it is not estimated from the forward.
+Views are folded away. Each parameter has one update op.
 
-``profiles``, ``programs`` and the trace readers call it. What an operator is called is decided in
-``kinds``, its row's key in ``simdev.nouns.semantics.keys``; ``simdev.nouns.models`` builds the same
-ops without PyTorch, so that a change of names or attributes has to be made there too.
+``profiles``, ``programs`` and the trace readers call it. ``kinds`` decides an operator's name,
+``simdev.nouns.semantics.keys`` its row's key. ``simdev.nouns.models`` builds the same ops without
+PyTorch, so a change of names or attributes has to be made there too.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from .tracing import Gradient, Loss, Optimizer, optimizer_named, trace_step
 
 @dataclass(frozen=True, slots=True)
 class Dispatch:
-    """A call as PyTorch's profiler names it (``aten::mm``), and the keys of the ops that it became:
-    a convolution's backward becomes two.
+    """A call by its name in PyTorch's profiler (``aten::mm``), and the keys of the ops made of it:
+    two for a convolution's backward.
     """
 
     name: str
@@ -42,10 +42,11 @@ class Capture:
     """A captured step: the graph in the JSON format v1, and for each distinct op a call that
     repeats it.
 
-    ``calls`` goes by key without a device kind (``row_key``); ``rows`` holds the key's parts as a
-    profile row tells them, ``counts`` how often the step runs it, ``saved`` the bytes beside
-    parameters that its backward keeps. ``dispatches`` are the calls of forward and backward in
-    their order. ``autocast`` is the dtype that modules ran under, None without.
+    Keys are those of ``row_key``, without a device kind. ``calls``, ``rows``, ``counts`` and
+    ``saved`` map a key to the call, to the fields that make up the key in a profile row, to the
+    number of times that the step runs the op, and to the bytes, besides parameters, that are kept
+    for its backward. ``dispatches`` are the calls of forward and backward in their order.
+    ``autocast`` is the dtype that modules ran under, None without.
     """
 
     graph: Fields
@@ -57,8 +58,8 @@ class Capture:
     autocast: str | None = None
 
     def count_of(self, row: Mapping[str, Any]) -> int:
-        """How often the step runs the op of a profile row, on whatever kind of device it was
-        measured; 0 for an op of another step.
+        """The number of times that the step runs the op of a profile row (measured on any kind of
+        device); 0 for an op of another step.
         """
         return self.counts.get(row_key(row), 0)
 
@@ -73,16 +74,16 @@ def capture(
 ) -> Capture:
     """The training step of a module as a graph.
 
-    ``loss(module, *inputs)`` gives the scalar that the step minimises. ``real``: a step that asks
-    for values is run on real tensors (the graph then has the path taken), else
-    refused. Raises InputError for an unknown optimizer, a loss that is no scalar of the parameters,
-    and a step that fails.
+    ``loss(module, *inputs)`` gives the scalar that the step minimises. A step that depends on the
+    values of tensors is run on real tensors where ``real`` (its graph then holds the branches that
+    these values took), else refused. Raises InputError for an unknown optimizer, a loss that is no
+    scalar of the parameters, and a step that fails.
     """
     update = optimizer_named(optimizer)
     traced = trace_step(module, inputs, loss, training=True, real=real)
     writer = Writer(traced.recorder, traced.leaves)
     writer.write_step()
-    # Behind the whole backward, where optimizer.step() comes.
+    # After the whole backward, where optimizer.step() runs.
     for parameter, gradient in traced.gradients.items():
         writer.write_update(parameter, gradient, update)
     return writer.captured(name)
@@ -94,7 +95,7 @@ def capture_forward(
     call: Callable[..., Any],
     name: str = "model",
 ) -> Capture:
-    """The forward pass of a module as a graph: ``call(module, *inputs)``, no backward and no
+    """The forward pass ``call(module, *inputs)`` of a module as a graph, without backward and
     updates.
 
     Raises InputError for a pass that fails.
@@ -104,7 +105,7 @@ def capture_forward(
 
 
 def captured(recorder: Recorder, leaves: Mapping[int, str], name: str) -> Capture:
-    """What was recorded, as a graph without updates; ``leaves`` are their names by record."""
+    """The recorded operators as a graph without updates; ``leaves`` names the leaves by record."""
     writer = Writer(recorder, leaves)
     writer.write_step()
     return writer.captured(name)
@@ -137,7 +138,7 @@ class Writer:
         return Capture(graph, self.calls, self.rows, self.counts, self.saved, *called)
 
     def write_step(self) -> None:
-        """Leaves, forward and backward."""
+        """Writes the leaves, the forward and the backward."""
         calls = self.recorder.scopes.counts
         self._repeated = {name for (_, name), times in calls.items() if times > 1}
         for index, record in enumerate(self.recorder.records):
@@ -148,7 +149,7 @@ class Writer:
         self._write_lifetimes()
 
     def _write_lifetimes(self) -> None:
-        """Of each tensor that outlives its readers, the op after which the program lets it go."""
+        """Notes, for each tensor that outlives its last reader, the op after which it is freed."""
         last = {
             source: index
             for index, record in enumerate(self.recorder.records)
@@ -161,7 +162,7 @@ class Writer:
                 releases.append(self._reference(source))
 
     def write_update(self, parameter: str, gradient: Gradient, optimizer: Optimizer) -> None:
-        """The update of a parameter, which stays where the parameter is."""
+        """Writes the update of a parameter, colocated with the parameter."""
         index = next(i for i, name in self.leaves.items() if name == parameter)
         path, states = _path(parameter), optimizer.states
         spec = self.recorder.records[index].outputs[0]
@@ -207,7 +208,8 @@ class Writer:
         shapes, attrs = _operands(record)
         dtypes = [dtype_name(record.call.specs[i].dtype) for i in record.operands]
         made = [self.recorder.records[i].outputs[output] for i, output in record.sources]
-        # Views are folded away: where the op sees another shape or dtype than was made, it says so.
+        # Views are folded away: where the op reads another shape or dtype than its producer made,
+        # the op says so.
         folded: Fields = {}
         if shapes != [list(spec.shape) for spec in made]:
             folded["in"] = shapes
@@ -232,7 +234,7 @@ class Writer:
             "phase": PHASE_CODES[record.phase],
         }
         key = row_key(row)
-        # Equal ops are measured once: the first call of a key is measured for all.
+        # Equal ops are measured once, by the first call of their key.
         self.calls.setdefault(key, record.call)
         self.rows.setdefault(key, row)
         self.counts[key] = self.counts.get(key, 0) + 1
@@ -243,11 +245,11 @@ class Writer:
         return f"{self._names[index]}:{output}" if output else self._names[index]
 
     def _scope(self, instance: Instance) -> str:
-        """Path of a module, with @n behind each part that is called several times."""
+        """The path of a module, with @n behind each part that is called several times."""
         path = instance[-1][0]
         parts = path.split(".")
         for name, call in instance:
-            # A module that calls a sibling's is no part of the path of what the sibling does.
+            # A module that calls its sibling is no part of the path of the sibling's ops.
             if name in self._repeated and name and f"{path}.".startswith(f"{name}."):
                 parts[name.count(".")] += f"@{call}"
         return "/".join(parts)
@@ -262,24 +264,22 @@ class Writer:
 
 
 def row_key(row: Mapping[str, Any], device: str = "") -> str:
-    """The profile's key of a row; without a device kind, the same op has the same key on all of
-    them.
-    """
+    """The profile's key of a row. Without a device kind, an op has the same key on all devices."""
     return profile_key(
         row["op"], row["attrs"], row["in"], row["dt"], row["out"], row["phase"], device
     )
 
 
 def _operands(record: Record) -> tuple[list[list[int]], Fields]:
-    """Operand shapes as stored, and the attributes with what the layout adds: transpositions and
-    strides.
+    """The shapes of the operands as they lie in memory, and the attributes, including those that
+    describe the layout: transpositions and strides.
     """
     attrs = dict(record.attrs)
     shapes, strides = [], []
     flags = traits_of(record.kind).transposes
     for position, index in enumerate(record.operands):
         shape, stride = list(record.call.specs[index].shape), list(record.call.specs[index].stride)
-        # A transposed operand is told as it lies in memory, with a flag: products take it so.
+        # A transposed operand is described as it lies in memory, with a flag: products read it so.
         if position < len(flags) and not _contiguous(shape, stride) and stride[-2] == 1:
             shape[-2:], stride[-2:] = shape[:-3:-1], stride[:-3:-1]
             attrs[flags[position]] = True

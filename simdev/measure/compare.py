@@ -1,7 +1,7 @@
-"""A measured step beside the simulated one, on the one device that was measured.
+"""Compares a measured step with its simulation on the one device that was measured.
 
-``simdev profile`` calls it when a profile is done. The fields of the header that it reads are
-written by ``profiles``, ``steps`` and ``host``. It needs no PyTorch.
+``simdev profile`` calls it when a profile is done. ``profiles``, ``steps`` and ``host`` write the
+header's fields that it reads. It needs no PyTorch.
 """
 
 from __future__ import annotations
@@ -34,13 +34,14 @@ from ..report import Report, run
 class Comparison:
     """A training step as simulated from its operators and as measured in the same run, in seconds.
 
-    ``simulated_s`` and its signed ``error`` (simulated / measured - 1) are those of the operators
-    alone, ``with_host_s`` is the step with what the profile tells of its host, ``host`` in seconds
-    by phase (None: it tells nothing, and both steps are one). The host is what this very step told,
-    so that ``with_host_s`` agrees with it whatever the operators take. ``held_out_s`` is the step
-    with the host that the ``tried`` batch of the same run told (both None: it has no other batch).
-    ``device`` is the kind that was measured, ``clock`` how ("cpu" or "cuda"), ``known`` the share
-    of the simulated time that the profile's rows told, ``too_noisy`` the profile's mark.
+    ``simulated_s`` and its signed ``error`` (simulated / measured - 1) come from the operators
+    alone. ``with_host_s`` is the step simulated with the host's times in the profile; ``host``
+    holds these, in seconds by phase (None: the profile has none, and both simulations agree). They
+    were measured in this very step, so ``with_host_s`` agrees with it whatever the operators take.
+    ``held_out_s`` is the step simulated with the host's times of another batch of the same run,
+    ``tried`` (both None: there is no other batch). ``device`` is the kind that was measured,
+    ``clock`` the timer ("cpu" or "cuda"), ``known`` the share of the simulated time that comes from
+    rows of the profile, ``too_noisy`` the profile's mark.
     """
 
     model: str
@@ -58,13 +59,13 @@ class Comparison:
 
     @property
     def error(self) -> float:
-        """Signed relative error of the operators alone."""
+        """The signed relative error of the simulation from the operators alone."""
         return self.simulated_s / self.measured_s - 1
 
     @property
     def host_error(self) -> float | None:
-        """Signed relative error of the step with a host that it did not tell itself, None where
-        there is no other; where nothing is known of a host, that of the operators alone.
+        """The signed relative error of the simulation with another batch's host times (None: no
+        other batch). Where the profile has no host times, the error of the operators alone.
         """
         if self.host is None:
             return self.error
@@ -72,8 +73,8 @@ class Comparison:
 
 
 SMALL, LARGE, WHOLE = 0.05, 0.15, 0.99
-"""Errors from which there is something to do, and much; the share of the time that counts as
-measured whole (ours).
+"""Thresholds (our choice): the error that asks for advice, the error that counts as large, and the
+share of the op time from which a step counts as wholly measured.
 """
 
 
@@ -114,10 +115,10 @@ def advice(comparison: Comparison) -> Iterator[str]:
 def compare(
     profile: str | os.PathLike[str], graph: str | os.PathLike[str] | None = None
 ) -> Comparison:
-    """Simulates the step of a profile's model on one device of its kind, ops in program order.
+    """Simulates the step of a profile's model on one device of its kind, with ops in program order.
 
     ``graph`` is the file of the model's graph (None: the profile's header names it). Raises
-    InputError: a profile without a measured step, or without its graph.
+    InputError for a profile without a measured step, or without its graph.
     """
     rows, file = read_profile(profile), os.fspath(profile)
     header = rows.header.get("header", {})
@@ -150,8 +151,8 @@ def compare(
 
 
 def _other_run(header: Any, graph: Path, whole: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """The run that tells a host beside that of a graph, the nearest in its batch: the step of the
-    graph itself would agree with its own host, whatever it is.
+    """Another run of the profile that has host times: the one whose batch is nearest to that of
+    this graph. With its own host times the graph's step would agree in any case.
     """
     others = [
         run
@@ -163,7 +164,7 @@ def _other_run(header: Any, graph: Path, whole: Mapping[str, Any]) -> Mapping[st
 
 
 def _hosted(graph: Graph, run: Mapping[str, Any]) -> Graph:
-    """A graph whose ops take as long of their host as those of another run do, by phase."""
+    """The graph with host times for its ops: the mean of another run's ops of the same phase."""
     shares = {phase: phase_share(run["host"], phase) or Fraction(0) for phase in PHASES}
     ops = tuple(
         op
@@ -202,8 +203,8 @@ def write_scenario(
 def _run_of(
     header: Any, profile: Path, graph: str | os.PathLike[str] | None
 ) -> tuple[Path, Mapping[str, Any]]:
-    """The file of a graph that a profile was measured with, and what the header tells of its
-    step: that of the first batch, or the one whose graph it is.
+    """The file of a graph that a profile was measured with, and the header's entries about its
+    step. Without a ``graph`` these are of the first batch.
     """
     if graph is None:
         if not isinstance(header.get("graph"), str):
@@ -217,7 +218,7 @@ def _run_of(
 
 
 def _phases(header: Any) -> Mapping[str, float] | None:
-    """The host's seconds by phase, None where a header does not tell them."""
+    """The host's seconds by phase; None where the header lacks them."""
     try:
         return {phase: float(header["host"]["phases"][phase]["host_s"]) for phase in PHASES}
     except (KeyError, TypeError, ValueError):
@@ -225,8 +226,8 @@ def _phases(header: Any) -> Mapping[str, float] | None:
 
 
 def _host_fields(header: Any) -> dict[str, Any]:
-    """The host of the device that was measured, as a cluster tells it: a CPU is its own host, and
-    runs ahead of nothing.
+    """The fields, in a cluster's format, of the host of the measured device. ``ahead`` is set for a
+    CPU, which is its own host and cannot run ahead.
     """
     ahead = header["host"].get("ahead")
     return {"mode": "eager"} | ({} if ahead is None else {"ahead": ahead})
@@ -241,7 +242,7 @@ def _simulated(rows: Profile, graph: Graph, header: Any, host: Host | None) -> R
 
 
 def has_step(header: Any) -> bool:
-    """Whether the header of a profile tells a measured step."""
+    """Whether the header of a profile has a measured step."""
     try:
         measured, kind = header["step"]["measured_step_s"], header["device"]["kind"]
     except (TypeError, KeyError):

@@ -1,11 +1,10 @@
-"""Programs of torch.export as modules, from what their archives say, without code of theirs.
+"""Runs programs of torch.export as modules, without running code from their archives.
 
-A program is a list of calls of PyTorch's operators. Only operators of ATen that make tensors or
-sizes are called, and arithmetic of sizes. Each runs within the modules in which it was recorded: a
-recorder that watches modules sees the modules of the exported program.
+A program is a list of calls of PyTorch's operators. Only ATen operators that make tensors or sizes
+are called, and arithmetic on sizes. Each call runs inside the modules in which it was recorded, so
+a recorder that watches modules sees the modules of the exported program.
 
-``programs`` runs it. The archive itself is read, and its parts are checked, by
-``simdev.files.program``.
+``programs`` runs it. ``simdev.files.program`` reads the archive and checks its parts.
 """
 
 from __future__ import annotations
@@ -60,38 +59,38 @@ MODES: Mapping[str, Callable[..., AbstractContextManager[Any]]] = {
     "torch.ops.higher_order.wrap_with_set_grad_enabled": torch.set_grad_enabled,
     "torch.ops.higher_order.wrap_with_autocast": torch.autocast,
 }
-"""Calls of an inner graph, and the mode that each runs it in."""
+"""Calls that run an inner graph in a mode, by name, with the mode."""
 SIZES = frozenset(
     {"sym_size", "sym_stride", "sym_numel", "sym_storage_offset", "item", "_local_scalar_dense"}
 )
-"""Operators that make numbers."""
+"""Operators that return numbers instead of tensors."""
 OUTSIDE = frozenset({"from_file"})
-"""Operators that look at more than their arguments."""
+"""Operators that read more than their arguments, such as files: they are refused."""
 CUTS = re.compile(r"(unsafe_)?(split|chunk)|unbind|tensor_split|[hvd]split|lstm|gru|rnn_\w+")
 """Operators that make a tensor, or a call, for each part of an extent."""
 MAX_NUMBER, MAX_PARTS, MAX_NESTED = 2**63, 2**16, 64
 _ATEN = re.compile(r"torch\.ops\.aten\.(_?[a-z]\w*)\.(\w+)")
 
 Values = dict[str, Any]
-"""Tensors and numbers by their names in a graph."""
+"""The values of a graph, tensors and numbers, by name."""
 Stack = Sequence[tuple[str, str]]
-"""Calls of modules, outermost first: which call it is, and the module's name."""
+"""The calls of modules around a node, outermost first: (id of the call, name of the module)."""
 
 
 class _Part(nn.Module):
-    """A module of a program: it does what it is told to, while those who watch see it called."""
+    """A stand-in for a module of a program: runs any given work, so that module hooks fire."""
 
     def forward(self, work: Callable[[], Any]) -> Any:
-        """The results of the calls that were recorded in the module."""
+        """Runs the calls that were recorded in the module; returns their results."""
         return work()
 
 
 class Exported:
     """A saved program that runs on fake tensors, and so without memory.
 
-    ``module`` holds its parameters and buffers, ``inputs`` are the tensors that it was exported
-    with and ``names`` their arguments. Raises InputError where the program holds what cannot be
-    called.
+    ``module`` holds its parameters and buffers, ``inputs`` are fake tensors like those that it was
+    exported with, and ``names`` the arguments' names. Raises InputError where the program holds
+    something that cannot be called.
     """
 
     def __init__(self, program: SavedProgram) -> None:
@@ -109,7 +108,7 @@ class Exported:
         for index, spec in enumerate(program.signature["input_specs"]):
             with _within(f"input_specs[{index}]"):
                 inputs |= self._take(*the_one(spec))
-        # Parameters that nothing reads are the module's all the same.
+        # Parameters that no call reads belong to the module too.
         for name in program.state:
             self._hold(name)
         for index, spec in enumerate(program.signature["output_specs"]):
@@ -119,13 +118,13 @@ class Exported:
         self._calls = _Calls(program.graph["nodes"], self.part, self.copies)
 
     def run(self, *tensors: Tensor) -> tuple[Any, ...]:
-        """The outputs of the program for such inputs."""
+        """The outputs of the program for these inputs."""
         outputs: tuple[Any, ...] = self.module(partial(self._run, tensors))
         return outputs
 
     def fitting(self, given: Sequence[Any]) -> tuple[Tensor, ...]:
-        """The tensors among other inputs. Raises InputError where the program was not exported for
-        such: other dtypes, other sizes where those do not vary.
+        """The tensors among the given inputs. Raises InputError where they do not fit the exported
+        program: another dtype, or another size in a dimension that is not dynamic.
         """
         tensors = tuple(leaf for leaf in tree_leaves(tuple(given)) if isinstance(leaf, Tensor))
         if len(tensors) != len(self.names):
@@ -145,7 +144,7 @@ class Exported:
 
     def _run(self, tensors: Sequence[Tensor]) -> tuple[Any, ...]:
         values = self._given | dict(zip(self.names, tensors, strict=True))
-        # Parameters may be others for this run alone.
+        # Read anew in each run, because ``functional_call`` may exchange the parameters.
         for name, (module, last) in self._state.items():
             values[name] = {**module._parameters, **module._buffers}[last]
         outputs = self._program.graph["outputs"]
@@ -158,14 +157,16 @@ class Exported:
         )
 
     def part(self, name: str) -> nn.Module:
-        """The module of a qualified name, which may say which call of it is meant (``body@1``)."""
+        """The module of a qualified name; the number of a call (``body@1``) is ignored."""
         module: nn.Module = self.module
         for part in filter(None, name.partition("@")[0].split(".")):
             module = module._modules.setdefault(part, _Part()) or module
         return module
 
     def _take(self, kind: str, spec: Mapping[str, Any]) -> dict[str, Tensor]:
-        """Notes an input of the graph; returns it by its name where whoever calls it gives it."""
+        """Notes an input of the graph. Returns its tensor by name where the program's caller passes
+        it, else nothing.
+        """
         match kind:
             case "parameter" | "buffer":
                 name = spec["arg"]["name"]
@@ -195,12 +196,12 @@ class Exported:
         return next(kept[name] for kept in payloads if name in kept)
 
     def _hold(self, name: str) -> tuple[nn.Module, str]:
-        """Where a parameter or buffer is held, from now on if it was not before."""
+        """The module that holds a parameter or buffer, and its name there; creates it if needed."""
         owner, _, last = name.rpartition(".")
         module, payload = self.part(owner), self._payload(name)
         held = module._parameters if payload["is_param"] else module._buffers
         if last not in held:
-            # Parameters that share their values are one.
+            # Parameters that share a file of values are one tensor.
             meta = payload["tensor_meta"]
             looks = str((payload["path_name"], meta["sizes"], meta["strides"], payload["is_param"]))
             if looks not in self._shared:
@@ -221,7 +222,7 @@ class Exported:
             return tensor.requires_grad_(meta["requires_grad"])
 
     def _note_copy(self, kind: str, spec: Mapping[str, Any]) -> None:
-        """Notes an output that is the new value of an input: it is copied there when it is made."""
+        """Notes an output that is the new value of an input: it is copied into that input."""
         if kind.endswith("_mutation"):
             name = spec[f"{kind.removesuffix('_mutation')}_name"]
             self.copies[spec["arg"]["name"]] = self._held_as.get(name, name)
@@ -230,11 +231,12 @@ class Exported:
 
 
 class _Calls:
-    """The calls of one graph, each within the modules that it was recorded in.
+    """The calls of one graph, each run inside the modules in which it was recorded.
 
-    A value is let go when Python lets it go: after its last reader, or when the outermost module
-    returns that was given it and holds that reader. ``part`` finds modules by name, ``copies`` are
-    the values that are copied to another when they are made.
+    A value is freed when Python would free it: after its last reader or, where that reader runs
+    inside a module that received the value from outside, when the outermost such module returns.
+    ``part`` finds modules by name; ``copies`` maps a value to the one that it is copied into as
+    soon as it is made.
     """
 
     def __init__(
@@ -248,13 +250,14 @@ class _Calls:
         self.stacks = [around]
         for node in nodes:
             self.stacks.append(_stack(node, self.stacks[-1]))
-        # The graph within a call says of its calls all modules that run.
+        # In an inner graph every call lists the modules around the whole graph too: ``depth`` of
+        # them are running already.
         levels = zip(*self.stacks, strict=False)
         self.depth = sum(1 for _ in takewhile(lambda level: len(set(level)) == 1, levels))
         self.stacks = self.stacks[1:]
 
     def run(self, values: Values, kept: Collection[str]) -> None:
-        """Make the values of all calls of those given, and let go of all but those ``kept``."""
+        """Runs all calls, adding their results to ``values``; frees all values but the ``kept``."""
         kept = {*kept, *self.copies.values()}
         made = dict.fromkeys(values, -1)
         last: dict[str, int] = {}
@@ -279,9 +282,9 @@ class _Calls:
         calls: Sequence[int],
         depth: int,
     ) -> None:
-        """Calls in a row, which all lie within so many modules; the innermost began with the call
-        ``begin``. ``made`` tells the call that made each value (-1: none), ``dying`` by call the
-        values that nobody reads after it.
+        """Runs consecutive ``calls``, which all lie inside the same ``depth`` modules; the
+        innermost of these began with the call ``begin``. ``made`` maps a value to the call that
+        made it (-1: an input), ``dying`` lists for each call the values that no later call reads.
         """
         for _, group in groupby(
             calls, key=lambda call: self.stacks[call][depth : depth + 1] or call
@@ -296,7 +299,7 @@ class _Calls:
                     self._call(self.nodes[first], values, self.stacks[first])
                 new += _names(self.nodes[first]["outputs"])
             for name in (name for call in together for name in dying[call]):
-                # What is older than the module around lives as long as that one.
+                # A value from before the module around lives until that module returns.
                 if begin <= made[name] <= first:
                     values.pop(name, None)
             for name in filter(self.copies.__contains__, new):
@@ -314,14 +317,16 @@ class _Calls:
         else:
             func = _operator(target)
             if not func._schema.returns:
-                return  # a check of values, which are not known
+                return  # an assertion about values, which are not known
             arguments = {a["name"]: _value(a["arg"], values) for a in node["inputs"]}
             _refuse_many_parts(func, arguments)
             result = func(**arguments)
         _bind(node["outputs"], result, values)
 
     def _inner(self, node: Node, values: Values, stack: Stack) -> Any:
-        """The outputs of a graph that is called in a mode: settings, the graph, its inputs."""
+        """The outputs of an inner graph called in a mode. The node's inputs are the mode's
+        settings, the graph, and the graph's inputs.
+        """
         kinds = [the_one(a["arg"])[0] for a in node["inputs"]]
         place = kinds.index("as_graph")
         graph = inner_graph(the_one(node["inputs"][place]["arg"])[1]["graph"])
@@ -336,8 +341,8 @@ class _Calls:
 
 
 def _stack(node: Node, before: Stack) -> Stack:
-    """The calls of modules in which a node lies, outermost first; of one that does not say it,
-    those of the node before.
+    """The calls of modules around a node, outermost first; ``before``, the stack of the previous
+    node, where this node does not name them.
     """
     text = node["metadata"].get("nn_module_stack")
     if text is None:
@@ -349,7 +354,7 @@ def _stack(node: Node, before: Stack) -> Stack:
 
 
 def _names(value: Any) -> Iterator[str]:
-    """Names of values in arguments, also in those of a graph within them."""
+    """The names of values in arguments, at any depth, without those inside an inner graph."""
     if isinstance(value, dict):
         for key, part in value.items():
             if key in ("as_name", "as_tensor"):
@@ -364,13 +369,13 @@ def _names(value: Any) -> Iterator[str]:
 
 
 def _flat(value: Any) -> Iterator[Mapping[str, Any]]:
-    """The objects in lists of lists."""
+    """The objects in nested lists."""
     for part in value if isinstance(value, list) else [value]:
         yield from _flat(part) if isinstance(part, list) else [part]
 
 
 def _value(argument: Mapping[str, Any], values: Values) -> Any:
-    """The value of an argument. Raises InputError for a name that no call before made."""
+    """The value of an argument. Raises InputError for a name that no earlier call made."""
     kind, value = the_one(argument)
     if kind in PLAIN:
         return value
@@ -408,14 +413,16 @@ def _device(device: Mapping[str, Any]) -> torch.device:
 
 
 def _number(value: Any) -> Any:
-    """The value, which must be a size or what follows from sizes: powers of powers have no end."""
+    """The value, if it is a number of bounded size: powers of powers of sizes would never end."""
     if not isinstance(value, (bool, int, float)) or abs(value) > MAX_NUMBER:
         raise InputError("must be a number up to 2^63")
     return value
 
 
 def _bind(outputs: Sequence[Mapping[str, Any]], result: Any, values: Values) -> None:
-    """Name what a call made. Raises InputError where that is more or less than has names."""
+    """Adds the results of a call to ``values`` under the names of its outputs. Raises InputError
+    where the numbers of results and of names differ.
+    """
     if len(outputs) == 1:
         kind, value = the_one(outputs[0])
         if kind == "as_none":
@@ -434,8 +441,8 @@ def _bind(outputs: Sequence[Mapping[str, Any]], result: Any, values: Values) -> 
 
 
 def _operator(target: str) -> Any:
-    """The operator of a name. Raises InputError for all but those of ATen that make tensors or
-    sizes of their arguments alone.
+    """The operator of a name. Raises InputError unless it is an ATen operator that makes tensors or
+    sizes from its arguments alone.
     """
     parts = _ATEN.fullmatch(target)
     name, overload = parts.groups() if parts else ("", "")
@@ -453,8 +460,8 @@ def _operator(target: str) -> Any:
 
 
 def _refuse_many_parts(func: Any, arguments: Mapping[str, Any]) -> None:
-    """Raises InputError where an operator would cut a tensor in more parts than any program names,
-    which would take memory without end.
+    """Raises InputError where an operator would cut a tensor into more than MAX_PARTS parts, which
+    could exhaust the memory.
     """
     cut = next((value for value in arguments.values() if isinstance(value, Tensor)), None)
     if cut is None or not CUTS.fullmatch(func._schema.name.removeprefix("aten::")):
@@ -468,7 +475,7 @@ def _refuse_many_parts(func: Any, arguments: Mapping[str, Any]) -> None:
 
 
 PLAIN = frozenset({"as_int", "as_bool", "as_string", "as_ints", "as_bools", "as_strings"})
-"""Kinds of arguments that are values already."""
+"""Kinds of arguments that hold their value directly."""
 ARGUMENTS: Mapping[str, Callable[[Any, Values], Any]] = {
     "as_none": lambda value, values: None,
     "as_name": _known,
@@ -491,13 +498,13 @@ ARGUMENTS: Mapping[str, Callable[[Any, Values], Any]] = {
     "as_layout": lambda value, values: _of({7: torch.strided}, value, "layout"),
     "as_device": lambda value, values: _device(value),
 }
-"""How arguments that name or encode a value are read, by their kind."""
+"""Readers of the arguments that name or encode a value, by the argument's kind."""
 
 
 @contextmanager
 def _within(place: str) -> Iterator[None]:
-    """Whatever goes wrong with a part of a program is told of it as InputError, but for what only
-    values tell.
+    """Turns any error in a part of a program into an InputError that names the place, except errors
+    that mean that the program depends on values.
     """
     try:
         with prefixed(f"{place}: "):
@@ -505,5 +512,5 @@ def _within(place: str) -> Iterator[None]:
     except (InputError, *NEEDS_VALUES):
         raise
     except Exception as error:
-        # What a program holds is handed to PyTorch, which raises whatever it stumbles over.
+        # The program's contents are passed to PyTorch, which may raise any exception.
         raise InputError(f"{place}: {reason_of(error)}") from None

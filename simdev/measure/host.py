@@ -1,12 +1,12 @@
-"""The host's times of a step on a GPU, which runs behind its host: by phase, and by operator.
+"""Measures the host's times of a step on a GPU, by phase and by operator.
 
-Calls of operators alone tell half of it: in a step the host also runs the modules, builds
-autograd's graph and walks it. So the phases of real steps are timed on the host, never waiting for
-the device, and each phase is split over its operators by what the profiler saw each of them take.
-Nothing here asks what the device does, so that all of it runs on a CPU too.
+Timing operators alone shows half of the host's work: in a step the host also runs the modules,
+builds autograd's graph and walks it. So the phases of real steps are timed on the host, without
+waiting for the device, and each phase is split among its operators in proportion to the times that
+the profiler saw. Nothing here depends on the device, so all of it runs on a CPU too.
 
-``steps`` calls it for each step. What it writes under ``host`` in a profile's header is read by
-``compare`` and by ``simdev.costs.dispatch``.
+``steps`` calls it for each step. ``compare`` and ``simdev.costs.dispatch`` read the entries that it
+writes under ``host`` in a profile's header.
 """
 
 from __future__ import annotations
@@ -32,20 +32,22 @@ from .timers import profiler
 from .tracing import Optimizer
 
 HOST_STEPS, HOST_WARM_UPS, PROFILED_STEPS = 7, 2, 3
-# A queue of about a thousand launches is what a host runs ahead by before it waits: within this
-# time it does not fill one, and phases of few operators never do.
+# A host can run about a thousand launches ahead before it has to wait. Within BREATH_NS it does not
+# fill this queue, and a phase of at most MOST_UNWATCHED operators never does.
 BREATH_NS, MOST_UNWATCHED = 2_000_000, 400
-# So many events of the host may lie between two calls: a call that is not among them is missing,
-# and the next one is not looked for at the other end of the step.
+# A call is searched among this many following events of the host; beyond them it counts as missing,
+# so that it is not mistaken for a call of the same name at the other end of the step.
 WINDOW = 128
-# A split by what the profiler saw needs half of the operators found at least.
+# A phase is split by the profiler's times only where at least this share of its ops was matched.
 LEAST_MATCHED = 0.5
 _WAIT = "simdev::wait"
 
 
 @dataclass(frozen=True)
 class StepParts:
-    """A training step in pieces: its module, ``loss()`` and the optimizer."""
+    """A training step in pieces: its module, ``loss()``, the optimizer, and ``clear()``, which
+    clears the gradients.
+    """
 
     module: nn.Module
     loss: Callable[[], Tensor]
@@ -55,8 +57,9 @@ class StepParts:
 
 @dataclass(frozen=True)
 class HostTimes:
-    """The host's nanoseconds: ``phases``, a list of steps each, and the share of each distinct
-    operator by key, one call of it; ``matched`` is the share of the calls that the profiler showed.
+    """The host's times in ns. ``phases`` lists each phase's times over the steps; ``of_call`` is
+    the time of one call of each distinct operator, by key; ``matched`` is the share of the calls
+    that the profiler showed.
     """
 
     phases: Mapping[str, Sequence[int]]
@@ -64,7 +67,7 @@ class HostTimes:
     matched: float
 
     def header(self, captured: Capture) -> Fields:
-        """The entries of a profile's header on the phases."""
+        """The entries about phases in a profile's header."""
         return {
             "phases": {
                 phase: {
@@ -81,15 +84,15 @@ class HostTimes:
 
 
 def ops_of_phase(captured: Capture, phase: str) -> int:
-    """How many ops of a step belong to a phase."""
+    """The number of a step's ops that belong to a phase."""
     code = PHASE_CODES[phase]
     return sum(n for key, n in captured.counts.items() if captured.rows[key]["phase"] == code)
 
 
 @dataclass
 class Breather:
-    """Lets the device catch up before its queue is full, and keeps the time that this took, which
-    is not the host's own.
+    """Lets the device catch up before its queue is full, and adds up the time of these waits, which
+    is not counted as the host's.
     """
 
     synchronize: Callable[[], None]
@@ -98,7 +101,7 @@ class Breather:
     waited: int = 0
 
     def start(self) -> int:
-        """Empties the queue; returns the time from which on the host is timed."""
+        """Empties the queue; returns the moment from which the host is timed."""
         self.synchronize()
         self.waited, self.last = 0, self.clock()
         return self.last
@@ -114,13 +117,13 @@ class Breather:
         self.waited += self.last - before
 
     def spent(self, start: int) -> int:
-        """Nanoseconds of the host since ``start``."""
+        """The host's nanoseconds since ``start``, without waits."""
         return self.clock() - start - self.waited
 
     @contextmanager
     def watching(self, forward: bool, backward: bool) -> Iterator[None]:
-        """Breathes before every module's forward, and in the backward of modules that run forward
-        here.
+        """Calls ``breathe`` before every module's forward where ``forward``, and where ``backward``
+        in the backward of each module whose forward runs inside this block.
         """
 
         def watch(_: nn.Module, __: Any, output: Any) -> None:
@@ -142,7 +145,9 @@ def measure_host(
     count: int = HOST_STEPS,
     profiled: int = PROFILED_STEPS,
 ) -> HostTimes:
-    """Times the host over ``count`` steps, and splits them as ``profiled`` others showed."""
+    """Times the host over ``count`` steps, and splits the times among the operators in proportion
+    to ``profiled`` further steps.
+    """
     breather = Breather(synchronize)
     many = {phase: ops_of_phase(captured, phase) > MOST_UNWATCHED for phase in PHASES}
     twins = _Twins(step, synchronize)
@@ -180,8 +185,8 @@ def _backward(step: StepParts, breather: Breather, many: bool) -> int:
 
 
 class _Twins:
-    """Parameters of one element in the place of the module's: the optimizer makes as many calls for
-    them, and the device is done with each before the next one comes.
+    """One-element twins of the module's parameters: the optimizer makes the same calls for them,
+    and the device finishes each call before the next, so that the host never waits.
     """
 
     def __init__(self, step: StepParts, synchronize: Callable[[], None]) -> None:
@@ -195,13 +200,13 @@ class _Twins:
         self.synchronize = synchronize
 
     def run(self, breather: Breather) -> int:
-        """Nanoseconds of the host for one update of all parameters."""
+        """The host's nanoseconds for one update of all parameters."""
         start = breather.start()
         self.optimizer.step()
         return breather.spent(start)
 
 
-# What the profiler saw.
+# Splitting a phase among its operators by a profiled step.
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -216,8 +221,8 @@ class Span:
 def _profiled(
     step: StepParts, captured: Capture, breather: Breather, many: Mapping[str, bool]
 ) -> tuple[dict[str, list[float]], float]:
-    """The host's time of every dispatched call of forward and backward in one profiled step, as
-    ``split`` tells them, and the share of calls that were found.
+    """The host's times of the calls of forward and backward in one profiled step (as ``split``
+    computes them), by key, and the share of calls that the profiler showed.
     """
     step.clear()
     breather.start()
@@ -249,18 +254,18 @@ def _profiled(
 
 
 def split(within: Span, spans: Sequence[Span], names: Sequence[str]) -> list[float | None]:
-    """The host's time of calls of these ``names``, in their order, in ns: from the end of the call
-    before to its own, without waits; None for a call that no span shows.
+    """The host's time of each call of ``names``, in ns: from the end of the previous call to the
+    end of this one, without waits. None for a call that no span shows.
 
-    So what Python does before a call is that call's. What follows the last one is the last one's.
-    ``spans`` are in the order of their starts and hold calls within calls.
+    A call's time so includes the Python code before it; the last call's time also includes the rest
+    of ``within``. ``spans`` are ordered by start, and include calls nested in other calls.
     """
     inside = [span for span in spans if within.start <= span.start and span.end <= within.end]
     waits = [span for span in inside if span.name == _WAIT]
     matches: list[Span | None] = []
     place, frontier = 0, within.start
     for name in map(_plain, names):
-        # What lies within the call before is a part of that call.
+        # Spans inside the previous call are a part of that call.
         while place < len(inside) and inside[place].start < frontier:
             place += 1
         near = inside[place : place + WINDOW]
@@ -281,8 +286,8 @@ def split(within: Span, spans: Sequence[Span], names: Sequence[str]) -> list[flo
 
 
 def _plain(name: str) -> str:
-    """A call's name without what tells that it is done in place: below autograd PyTorch decides
-    that by whether anybody watches.
+    """A call's name without the underscores that mark it as private or in place: which variant
+    PyTorch dispatches below autograd depends on whether a dispatch mode is active.
     """
     space, _, call = name.rpartition("::")
     return f"{space}::{call.strip('_')}"
@@ -293,14 +298,14 @@ def _of_calls(
     phases: Mapping[str, Sequence[int]],
     splits: Sequence[Mapping[str, Sequence[float]]],
 ) -> dict[str, float]:
-    """The host's time of one call by key: medians of the profiled steps, so stretched that a phase
-    sums to what it took without a profiler.
+    """The host's time of one call, by key: medians over the profiled steps, scaled so that the
+    calls of a phase sum to the time that the phase took without a profiler.
     """
     shares = {
         key: median(sum(split[key]) / len(split[key]) for split in splits if key in split)
         for key in {key for split in splits for key in split}
     }
-    # An update makes as many calls for each parameter.
+    # Updates count equally: each makes the same number of calls.
     shares |= {key: 1.0 for key, row in captured.rows.items() if row["phase"] == "opt"}
     of_call: dict[str, float] = {}
     for phase, times in phases.items():

@@ -1,13 +1,11 @@
-"""How an ATen call is told in the field's words: its kind, and the arguments that matter to its
-time.
+"""Names the kind of an ATen call, and selects the arguments that affect its time.
 
-The table names the kinds whose ATen name reads badly; any other call keeps its own name without
-overload, leading underscore and in-place mark. Arguments that do not change the time (scale
+The table KINDS renames calls whose ATen name reads badly; any other call keeps its ATen name
+without overload, leading underscore and in-place mark. Arguments that do not change the time (scale
 factors, epsilons, where the tensor lives) are left out, so that equal work has one key.
 
-Recording and the trace readers ask it. What a kind does and costs is described in
-``simdev.nouns.semantics.kinds``; the ONNX reader (``simdev.formats.onnx_graph``) uses the same
-names.
+Recording and the trace readers use it. ``simdev.nouns.semantics.kinds`` describes what a kind does
+and costs; the ONNX reader (``simdev.formats.onnx_graph``) uses the same names.
 """
 
 from __future__ import annotations
@@ -52,7 +50,7 @@ KINDS = {
     "new_full": "full",
     "linalg_vector_norm": "norm",
 }
-"""ATen name without overload -> kind, where the mechanical rule would read badly."""
+"""ATen name without overload -> kind, where the name alone would read badly."""
 
 CALLS = {
     "all_reduce": ("allreduce", "allreduce_coalesced", "all_reduce_coalesced", "barrier"),
@@ -71,8 +69,8 @@ CALLS = {
     SEND: (),
     RECEIVE: ("recv_any_source",),
 }  # fmt: skip
-"""Kind of a communication -> what else process groups, NCCL's records and functional collectives
-call it, without leading and trailing underscores.
+"""Kind of a communication -> its other names in process groups, NCCL's records and functional
+collectives, without leading and trailing underscores.
 """
 _CALLED = {name: kind for kind, names in CALLS.items() for name in (kind, *names)}
 
@@ -85,15 +83,15 @@ VALUES_TO_HOST = frozenset({"_local_scalar_dense", "is_nonzero", "equal"})
 SIZES_TO_HOST = frozenset(
     {"nonzero", "masked_select", "_unique2", "unique_dim", "unique_consecutive"}
 )
-"""Calls whose outputs have sizes that only their values tell: the host waits to learn them."""
+"""Calls whose outputs' sizes depend on values: the host waits to learn them."""
 
 OPERAND_ORDER = {"addmm": (1, 2, 0), "_scaled_mm": (0, 1)}
-"""ATen name -> operands in the order of the graph, as indices of the call's tensors: addmm takes
-its bias first, the scales of a product in float8 are no operands of it.
+"""ATen name -> operands in the order of the graph, as indices of the call's tensors. (addmm takes
+its bias first; the scales of a float8 product are no operands.)
 """
 
-# Where a tensor lies, its layout, which outputs are wanted: none of it changes the time, or the
-# shapes tell it.
+# Arguments such as the device, the layout or the wanted outputs: they do not change the time, or
+# the shapes show them already.
 _SILENT = frozenset(
     {
         "device",
@@ -108,7 +106,7 @@ _SILENT = frozenset(
         "out_dtype",
     }
 )
-# What layers always pass, and the schema has no default for.
+# Usual values of arguments that layers always pass, and for which the schema has no default.
 _TRIVIAL: Mapping[str, Any] = {"groups": 1, "alpha": 1, "beta": 1}
 # x ** 2.0 is a product, x ** 2.5 a transcendental function.
 _FLOAT_MATTERS = frozenset({"pow"})
@@ -116,9 +114,9 @@ _FLOAT_MATTERS = frozenset({"pow"})
 
 @dataclass(frozen=True, slots=True)
 class Schema:
-    """The schema of an operator: its ``name`` without namespace and overload, and by the names of
-    its arguments their ``defaults``, and which are given by keyword, written, and written alone
-    (``out=``).
+    """The schema of an operator: its ``name`` without namespace and overload, the ``names`` and
+    ``defaults`` of its arguments, and the names of those that are keyword-only, that are written,
+    and that are only written (``outs``: ``out=``).
     """
 
     name: str
@@ -131,9 +129,7 @@ class Schema:
 
 @cache
 def schema_of(func: Any) -> Schema:
-    """The schema of an operator. PyTorch makes its objects anew at each look, which takes longer
-    than whatever is asked of them.
-    """
+    """The schema of an operator. Cached: PyTorch builds new schema objects at each access."""
     every = func._schema.arguments
     return Schema(
         str(func._schema.name).split("::")[-1],
@@ -146,12 +142,12 @@ def schema_of(func: Any) -> Schema:
 
 
 def aten_name(func: Any) -> str:
-    """Name of an operator without namespace and overload: ``aten.add_.Tensor`` -> ``add_``."""
+    """The name of an operator without namespace and overload: ``aten.add_.Tensor`` -> ``add_``."""
     return schema_of(func).name
 
 
 def kind_of(func: Any, arguments: Mapping[str, Any]) -> str:
-    """Kind of an ATen call; ``arguments`` by their names in the schema."""
+    """The kind of an ATen call; ``arguments`` are by their names in the schema."""
     name = aten_name(func)
     if name in ("convolution", "convolution_backward"):
         prefix = "conv_transpose" if arguments["transposed"] else "conv"
@@ -162,15 +158,15 @@ def kind_of(func: Any, arguments: Mapping[str, Any]) -> str:
 
 
 def communication_kind(name: object) -> str | None:
-    """Kind of a communication by what a process group calls it (SEND and RECEIVE of messages), None
-    of what is none.
+    """The kind of a communication (SEND or RECEIVE for a message) by its name in a process group;
+    None for any other name.
     """
     return _CALLED.get(str(name).strip("_"))
 
 
 def named_arguments(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Fields:
-    """Arguments of a call by their names and in the order of the schema; defaults that were left
-    out stay out.
+    """The arguments of a call by name, in the order of the schema; arguments that the call leaves
+    at their defaults are left out.
     """
     names = schema_of(func).names
     given = {**dict(zip(names, args, strict=False)), **kwargs}
@@ -178,7 +174,7 @@ def named_arguments(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -
 
 
 def attributes(func: Any, arguments: Mapping[str, Any]) -> Fields:
-    """The non-tensor arguments that matter to the time, as plain JSON values."""
+    """The non-tensor arguments that affect the time, as plain JSON values."""
     defaults = schema_of(func).defaults
     keep_floats = aten_name(func) in _FLOAT_MATTERS
     kept = {}
@@ -192,12 +188,12 @@ def attributes(func: Any, arguments: Mapping[str, Any]) -> Fields:
 
 
 def dtype_name(dtype: object) -> str:
-    """The name of a dtype of PyTorch as files have it: ``float32``."""
+    """The name of a PyTorch dtype in files: ``float32``."""
     return str(dtype).removeprefix("torch.")
 
 
 def _plain(value: Any, keep_floats: bool) -> Any:
-    """A JSON value, or None where the argument is a tensor or does not matter."""
+    """The argument as JSON; None for a tensor and for values that do not affect the time."""
     if isinstance(value, bool | int | str) or (keep_floats and isinstance(value, float)):
         return value
     if isinstance(value, list | tuple):

@@ -1,13 +1,12 @@
-"""Measures the operators of a capture one by one, and how much the machine strays meanwhile.
+"""Measures the operators of a capture one by one, and the machine's noise while it does so.
 
 Each distinct operator runs on preallocated random inputs, up to three sets in turn, after warm-ups;
 its time is the median of the samples. Updates, and all operators of a CPU, run in turns, one after
-another as a step runs them: an operator that is repeated alone would meet its tensors in a cache
-where no step meets them (on a GPU the timer empties the caches).
+another as a step runs them: an operator that is repeated alone would read its tensors from a warm
+cache, which no step does (on a GPU the timer empties the caches).
 
-``steps`` calls it for captured steps and grids. The rows that it makes are read by
-``simdev.files.profile``; a new field of a row has to be known there, and to ``doctor`` where it can
-be wrong.
+``steps`` calls it for captured steps and grids. ``simdev.files.profile`` reads the rows made here;
+a new field of a row has to be known there, and to ``doctor`` where it can be wrong.
 """
 
 from __future__ import annotations
@@ -57,17 +56,17 @@ Result = TypeVar("Result")
 
 
 def isolated(work: Callable[[], Result]) -> Result:
-    """The answer of ``work`` when it runs in a forked child, which sees all data of this process.
+    """The result of ``work``, run in a forked child, which sees all data of this process.
 
-    Raises RuntimeError where it raised anything, or where the child died. Where a system cannot
-    fork, the work runs in this process. A child has no CUDA device: its context does not survive a
-    fork.
+    Raises RuntimeError where ``work`` raised anything, or where the child died. Where a system
+    cannot fork, the work runs in this process. A child has no CUDA device, because a CUDA context
+    does not survive a fork.
     """
     if not hasattr(os, "fork"):
         return work()
     reading, writing = os.pipe()
     with warnings.catch_warnings():
-        # Python warns of threads that the child does not have; measuring uses one.
+        # Python warns that the child lacks the parent's threads; measuring uses a single thread.
         warnings.simplefilter("ignore", DeprecationWarning)
         child = os.fork()
     if child == 0:
@@ -87,7 +86,7 @@ def isolated(work: Callable[[], Result]) -> Result:
         raise RuntimeError(f"the process that measured it died ({name})")
     if not answer:
         raise RuntimeError(f"the process that measured it ended with code {status >> 8}")
-    # What the child wrote is this program's own.
+    # Unpickling is safe: the child is this program.
     fine, result = pickle.loads(answer)
     if not fine:
         raise RuntimeError(result)
@@ -95,8 +94,8 @@ def isolated(work: Callable[[], Result]) -> Result:
 
 
 def _answer(work: Callable[[], object], writing: int) -> None:
-    """The child's part: writes the result and ends, without the exit of a Python program, which
-    would flush the parent's files a second time.
+    """Runs the work in the child, writes its result to the pipe and ends the process at once: the
+    usual exit of Python would flush the parent's files a second time.
     """
     faulthandler.disable()
     try:
@@ -111,12 +110,11 @@ def _answer(work: Callable[[], object], writing: int) -> None:
     os._exit(0)
 
 
-# Keeps the tensors that calls really have in a step, for calls that random tensors cannot stand
-# for.
+# Keeps the tensors that calls have in a real step, for calls that cannot run on random tensors.
 
 
 class Keeper(TorchDispatchMode):
-    """While active, keeps copies of the tensors of the first call that equals each wanted one."""
+    """Keeps copies of the tensors of the first call that equals each wanted call, while active."""
 
     def __init__(self, wanted: Mapping[str, Call]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -126,7 +124,7 @@ class Keeper(TorchDispatchMode):
             self._wanted.setdefault((call.func, call.specs), []).append((key, call))
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Runs the operator, and keeps its tensors as they were before."""
+        """Runs the operator, and keeps its tensors as they were before the call."""
         kwargs = kwargs or {}
         arguments = named_arguments(func, args, kwargs)
         tensors = [
@@ -135,15 +133,15 @@ class Keeper(TorchDispatchMode):
         specs = tuple(map(TensorSpec.of, tensors))
         for key, call in self._wanted.get((func, specs), ()):
             same = call_of(func, arguments, tensors, ())
-            # A backward of a convolution is measured in two parts: what is wanted of it may differ.
+            # A convolution's backward is measured in two parts, whose arguments may differ.
             if key not in self.kept and (same.args, same.kwargs) == (call.args, call.kwargs):
                 self.kept[key] = [_copied(tensor) for tensor in tensors]
         return func(*args, **kwargs)
 
 
 def keep_from(run: Callable[[], object], wanted: Mapping[str, Call]) -> dict[str, list[Tensor]]:
-    """The tensors of each wanted call, by key, of one ``run`` of the step; those that the step does
-    not show are left out.
+    """The tensors of each wanted call, by key, from one ``run`` of the step; calls that the run
+    does not make are left out.
     """
     if not wanted:
         return {}
@@ -154,7 +152,7 @@ def keep_from(run: Callable[[], object], wanted: Mapping[str, Call]) -> dict[str
 
 
 def _copied(tensor: Tensor) -> Tensor:
-    """A copy of the same strides, over memory of its own."""
+    """A copy with the same strides, in new memory."""
     with torch.no_grad():
         extent = extent_behind(tensor.shape, tensor.stride())
         flat = tensor.detach().as_strided((extent,), (1,), tensor.storage_offset())
@@ -163,11 +161,11 @@ def _copied(tensor: Tensor) -> Tensor:
 
 _REFUSALS = (RuntimeError, IndexError, ValueError, TypeError, AssertionError)
 Progress = Callable[[int, int, str], None]
-"""Called as (done, total, kind of the op that was measured)."""
+"""A callback for progress: (done, total, kind of the op just measured)."""
 
 PASSES = 2
 WARM_UPS, WARM_UPS_LONG = 5, 1
-LONG_S = 0.5  # what lasts longer is warm after one call
+LONG_S = 0.5  # an operator that lasts longer is warm after one call
 MOST_REPS, LEAST_REPS = 200, 10
 IDLE_REPEATS, IDLE_REPS = 20, 15
 NOISE_LIMIT = 0.05
@@ -180,8 +178,8 @@ TURN_BYTES = 2 * FLUSH_BYTES["cpu"]
 class Conditions:
     """How a capture is measured.
 
-    On ``device`` ("cpu" or "cuda"), whose kind the rows bear; within about ``seconds``; with the
-    caches emptied before each sample where ``flush``; telling ``progress``.
+    ``device`` is "cpu" or "cuda"; ``kind`` is the device kind written in the rows; measuring takes
+    about ``seconds``; ``flush`` empties the caches before each sample.
     """
 
     device: str
@@ -191,17 +189,19 @@ class Conditions:
     progress: Progress | None = None
 
     def tell(self, what: str) -> None:
-        """Says what is done before the first operator is measured."""
+        """Shows the work that precedes the first operator as progress."""
         if self.progress is not None:
             self.progress(0, 1, what)
 
 
 class Noise:
-    """A reference operator, repeated through the run: how far its medians stray."""
+    """A reference operator that is repeated through the run; the spread of its medians is the
+    machine's noise.
+    """
 
     def __init__(self, timer: Timer) -> None:
         generator = torch.Generator().manual_seed(0)
-        # A product of a size that all devices take at their pace.
+        # A matrix product of moderate size, short on every device.
         x, weight = (
             torch.randn(extent, 512, generator=generator).to(timer.device) for extent in (256, 512)
         )
@@ -212,7 +212,7 @@ class Noise:
         timer.sample(self.thunks, WARM_UPS, 1)
 
     def repeat(self) -> None:
-        """One more median of the reference operator."""
+        """Measures one more median of the reference operator."""
         samples = self.timer.sample(self.thunks, IDLE_REPS, 1)
         self.medians.append(median(samples.device))
         self.wall_per_cpu.append(median(samples.wall) / max(1, self.medians[-1]))
@@ -233,7 +233,7 @@ class Noise:
 
 @dataclass
 class _Budget:
-    """How the time is spent: units done and to do, each of equal right to what is left."""
+    """The time that is left, shared equally among the units (operators) still to be measured."""
 
     end: float
     total: int
@@ -242,22 +242,22 @@ class _Budget:
     done: int = 0
 
     def share(self, units: int = 1) -> float:
-        """Seconds for the next units; a due repeat of the reference operator comes first."""
+        """Seconds for the next units. Runs the reference operator first where a repeat is due."""
         if self.done * IDLE_REPEATS // self.total >= len(self.noise.medians):
             self.noise.repeat()
         return max(0.0, self.end - time.monotonic()) * units / (self.total - self.done)
 
     def finish(self, kind: str) -> None:
-        """A unit is done."""
+        """Counts a unit as done and reports the progress."""
         self.done += 1
         if self.progress is not None:
             self.progress(self.done, self.total, kind)
 
 
 class OperatorRun:
-    """The samples of a capture's operators as they come in, by key, within about ``seconds``.
+    """Measures a capture's operators within about ``seconds``, and collects their samples by key.
 
-    ``step`` runs the real step once, for the tensors of operators that random ones do not suit.
+    ``step`` runs the real step once: operators that cannot run on random tensors use its tensors.
     """
 
     def __init__(
@@ -281,9 +281,9 @@ class OperatorRun:
         self.budget = _Budget(end, PASSES * len(captured.calls), noise, conditions.progress)
 
     def measure(self) -> None:
-        """Goes through the operators several times: a slow spell of the machine then touches a part
-        of each median, and not the whole of a few. An interrupt ends it: what was measured until
-        then is kept.
+        """Goes through the operators several times: a slow spell of the machine then affects a few
+        samples of each operator, not all samples of a few. An interrupt ends it; the samples taken
+        until then are kept.
         """
         try:
             self.keep([key for key, call in self.captured.calls.items() if needs_real(call)])
@@ -293,10 +293,10 @@ class OperatorRun:
             self.interrupted = True
 
     def keep(self, keys: Sequence[str]) -> None:
-        """Keeps the tensors that these operators have in a real step, where there is one.
+        """Keeps the tensors that these operators have in a real step, where a step is given.
 
-        Only operators of which too little is known are measured in a process of their own: it costs
-        a fork each.
+        From now on these operators are measured in a child process. Only operators that might crash
+        are, because each costs a fork.
         """
         self.isolated.update(keys)
         wanted = {key: self.captured.calls[key] for key in keys}
@@ -319,8 +319,8 @@ class OperatorRun:
                 self.budget.finish(self.captured.rows[key]["op"])
 
     def _groups(self) -> Iterator[list[str]]:
-        """Keys of operators that run in turns: on a CPU as many as hold TURN_BYTES, and all
-        updates; others by themselves.
+        """Groups of keys of operators that run in turns. On a CPU a group's inputs just exceed
+        TURN_BYTES; all updates are one group; every other operator is a group by itself.
         """
         calls, rows = self.captured.calls, self.captured.rows
         group: list[str] = []
@@ -339,8 +339,8 @@ class OperatorRun:
         yield from filter(None, (group, [key for key in calls if rows[key]["phase"] == "opt"]))
 
     def _running(self, key: str) -> Iterator[list[Thunk]]:
-        """The input sets of an operator that runs on random tensors; else none, and it is measured
-        by itself, if at all.
+        """The calls of an operator on its input sets, where it runs on random tensors. Yields
+        nothing otherwise: the operator is then measured by itself, if at all.
         """
         if key in self.failed or key in self.isolated:
             return
@@ -358,7 +358,7 @@ class OperatorRun:
             self.samples[key].append(self._sampled(key, seconds))
         except _REFUSALS as error:
             if key not in self.isolated:
-                # Values that only a real step has: they are fetched from one.
+                # It needs values that only a real step has: fetch them from one.
                 self.keep([key])
                 if key in self.kept:
                     self._measure(key, seconds)
@@ -371,7 +371,7 @@ class OperatorRun:
         if key not in self.isolated:
             return measure_call(call, self.timer, seconds)
         if key not in self.kept and self.timer.device == "cuda":
-            # A wrong index on a GPU would end the process, and cannot be forked away.
+            # A wrong index on a GPU would end this process, and CUDA cannot run in a forked child.
             raise RuntimeError("only a real step has its values, and none showed them")
 
         def work() -> tuple[Samples, Fields]:
@@ -389,7 +389,9 @@ class OperatorRun:
         return thunks(call, self.timer.device)
 
     def rows(self) -> tuple[list[Fields], list[str]]:
-        """Rows of what was measured, in the order of the step, and the reasons of the others."""
+        """The rows of the measured operators, in the order of the step, and for each of the others
+        the reason why it was not measured.
+        """
         made, unmeasured = [], []
         for key, samples in self.samples.items():
             row = self.captured.rows[key]
@@ -419,7 +421,7 @@ class OperatorRun:
             "batch": samples.batch,
             "flops": None if amount is None else amount.flops,
             "br": sum(spec.bytes for spec in call.specs) if amount is None else amount.bytes_read,
-            # An update makes nothing: it writes all that it reads but the gradient.
+            # An update has no outputs: it writes every tensor that it reads except the gradient.
             "bw": (made or call.specs[0].bytes * (len(call.specs) - 1))
             if amount is None
             else amount.bytes_written,
@@ -432,11 +434,11 @@ class OperatorRun:
 
 
 def _shown(sets: Sequence[Thunk], device: str) -> Fields:
-    """Scratch memory and, on a GPU, the kernels of a call, found by running it again."""
+    """The scratch memory and, on a GPU, the kernels of a call, determined by running it again."""
     shown = {"ws": workspace_bytes(sets[0], device), "launches": 1}
     if device == "cuda":
         launches, kernel_ns = cuda_kernels(sets)
-        # None are seen where CUPTI may not be used: then nothing is known of them.
+        # Where CUPTI may not be used no kernels are seen: then their number is unknown.
         if launches:
             shown |= {"launches": launches, "kernel_ns": kernel_ns}
     return shown
@@ -445,8 +447,8 @@ def _shown(sets: Sequence[Thunk], device: str) -> Fields:
 def measure_call(
     call: Call, timer: Timer, seconds: float, sets: Sequence[Thunk] | None = None
 ) -> Samples:
-    """Samples of one call in one pass, within about ``seconds``, on random inputs or as ``sets``
-    run it; warm-ups and the least repetitions in any case.
+    """Samples of one call in one pass, within about ``seconds``. The call runs on random inputs, or
+    as the thunks ``sets`` run it. Warm-ups and the least number of repetitions run in any case.
     """
     sets = thunks(call, timer.device) if sets is None else sets
     with torch.no_grad():
@@ -464,10 +466,10 @@ def measure_call(
 def measure_in_turns(
     of_calls: Sequence[Sequence[Thunk]], timer: Timer, seconds: float
 ) -> Iterator[list[Samples]]:
-    """Samples of calls, each on its input sets, by turn: a turn runs each call once. Takes about
-    ``seconds``; warm-ups and the least repetitions in any case.
+    """The samples of each call, turn by turn: a turn runs every call once, on its next input set.
+    Takes about ``seconds``; warm-ups and the least number of repetitions run in any case.
 
-    Results are kept for a turn, as a step keeps them: the next call writes to other memory.
+    Results are kept for a turn, as a step keeps them, so that the next call writes to other memory.
     """
     reps, begin, turn = LEAST_REPS // PASSES, time.monotonic(), 0
     while turn < TURN_WARM_UPS + reps:
@@ -492,7 +494,7 @@ def _keeping(thunk: Thunk, kept: list[Any]) -> Thunk:
 
 
 def joined(passes: Sequence[Samples]) -> Samples:
-    """The samples of several passes together."""
+    """The samples of several passes as one."""
     device, wall, host = (
         [sample for part in passes for sample in getattr(part, name)]
         for name in ("device", "wall", "host")

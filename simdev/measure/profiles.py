@@ -1,7 +1,7 @@
-"""From the name of a model to a graph file and a profile file.
+"""Makes a graph file and a profile file of the model of a given name.
 
 ``simdev profile`` calls it. It joins the parts: ``building`` finds the model, ``capture`` makes the
-graph, ``steps`` measures, ``provenance`` tells the machine. Random shapes of op classes
+graph, ``steps`` measures, ``provenance`` describes the machine. Random shapes of op classes
 (``--grid``) are drawn here too: a new class is a row of CLASSES.
 """
 
@@ -41,18 +41,18 @@ from .torch_models.attention import attend
 from .tracing import optimizer_named
 from .transfers import measure_copies
 
-# Random shapes of every op class, to learn from how fast a device is between the shapes of
-# shipped models.
-# A point is a function of a few tensors. It is captured like a step, forward and backward, so
-# that its ops bear the kinds and attributes that graphs bear. Shapes are drawn log-uniformly,
-# within a limit of work a point.
+# Random shapes of every op class. Profiles of them show how fast a device is at shapes between
+# those of the shipped models.
+# A point is a function of a few tensors. It is captured like a step, forward and backward, so that
+# its ops have the kinds and attributes of ops in graphs. Shapes are drawn log-uniformly, within a
+# limit on the work of a point.
 
 Shape = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """The most that a point may ask for: floating-point operations of its forward, elements of its
+    """The upper limits of a point: floating-point operations of its forward, and elements of its
     largest tensor.
     """
 
@@ -62,17 +62,17 @@ class Limit:
 
 LIMITS = {"cpu": Limit(2e9, 2**23), "cuda": Limit(2e12, 2**28)}
 POINTS = {"cpu": 24, "cuda": 150}
-"""Points a class, where no other number is given."""
+"""The default number of points of a class, by device."""
 FLOAT8 = torch.float8_e4m3fn
 LEAST_FLOAT8 = (8, 9)  # Ada, the first devices with products of float8
-# So many times fewer points of a class whose points have a dozen ops each.
+# Divides the number of points of a class whose points have a dozen ops each.
 SHARE = {"attention": 3}
 
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """A function of tensors of these shapes, the last ``parameters`` of them parameters, and its
-    FLOPs, roughly.
+    """A function of tensors of these shapes, of which the last ``parameters`` are parameters.
+    ``flops`` is a rough count of the forward's operations.
     """
 
     function: Callable[..., Tensor]
@@ -82,7 +82,7 @@ class Point:
 
 
 def _whole(draw: random.Random, low: int, high: int) -> int:
-    """Log-uniform; mostly a multiple of 8, as layers are."""
+    """A log-uniform integer; mostly a multiple of 8, like the widths of real layers."""
     value = round(exp(draw.uniform(log(low), log(high))))
     return value if value < 16 or draw.random() < 0.25 else value // 8 * 8
 
@@ -111,7 +111,7 @@ def conv(draw: random.Random, number: int) -> Point:
 
 
 def attention(draw: random.Random, number: int) -> Point:
-    """Attention, in two of three points written out as products and softmax, in one fused."""
+    """Attention: two of three points as separate products and softmax, the third fused."""
     batch, length = _whole(draw, 1, 64), _whole(draw, 16, 4096)
     heads, width = _whole(draw, 1, 32), draw.choice((32, 64, 64, 128))
 
@@ -140,8 +140,7 @@ def norm(draw: random.Random, number: int) -> Point:
     images, channels, extent = _whole(draw, 1, 128), _whole(draw, 8, 2048), _whole(draw, 4, 224)
 
     def function(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-        # Running statistics are tensors of their own, as in a step; nothing asks for their
-        # gradient.
+        # Running statistics are separate tensors without gradients, as in a step.
         mean, variance = (torch.zeros_like(weight, requires_grad=False) for _ in range(2))
         return F.batch_norm(x, mean, variance, weight, bias, training=True)
 
@@ -165,7 +164,7 @@ ELEMENTWISE: tuple[tuple[Callable[..., Tensor], int], ...] = (
     (torch.tanh, 1),
     (F.gelu, 1),
 )
-"""Functions with their numbers of operands."""
+"""Elementwise functions, each with its number of operands."""
 
 
 def elementwise(draw: random.Random, number: int) -> Point:
@@ -207,9 +206,9 @@ def points(name: str, limit: Limit, seed: int = 0) -> Iterator[Point]:
 def capture_grid(
     names: Sequence[str], each: int, device: str, dtype: str = "float32", seed: int = 0
 ) -> Capture:
-    """``each`` points of every class as one capture of ops that no step joins.
+    """A capture of ``each`` points of every class; the ops of different points are independent.
 
-    Raises InputError for an unknown class, and a dtype that is no float of PyTorch.
+    Raises InputError for an unknown class, or a dtype that is no float of PyTorch.
     """
     number_type = _grid_dtype(names, device, dtype)
     captures = [
@@ -221,7 +220,7 @@ def capture_grid(
 
 
 def _grid_dtype(names: Sequence[str], device: str, dtype: str) -> torch.dtype:
-    """The dtype of this name. Raises InputError where a grid cannot be of it."""
+    """The dtype of this name. Raises InputError where a grid cannot have this dtype."""
     number_type = getattr(torch, dtype, None)
     if not (isinstance(number_type, torch.dtype) and number_type.is_floating_point):
         raise InputError(f'dtype: must be a float such as float32 or bfloat16, got "{dtype}"')
@@ -243,8 +242,8 @@ def _grid_dtype(names: Sequence[str], device: str, dtype: str) -> torch.dtype:
 
 
 def capture_product(point: Point, device: str) -> Capture:
-    """The product of a point of ``gemm`` in float8, scaled as a whole, its output in bfloat16; its
-    extents rounded up to the multiples of 16 that the library asks for. Nothing is computed.
+    """The float8 product of a point of ``gemm``, with one scale per tensor and a bfloat16 output.
+    Its extents are rounded up to multiples of 16, which the library requires. Nothing is computed.
     """
     (m, k), (n, _) = ([-(-extent // 16) * 16 for extent in shape] for shape in point.shapes[:2])
     recorder = Recorder(Scopes({}))
@@ -280,7 +279,7 @@ def capture_point(point: Point, device: str, dtype: torch.dtype) -> Capture:
         with recorder:
             value = point.function(*tensors)
             recorder.note_saved(value)
-        # Given, so that no loss of the point's is among its rows.
+        # The gradient is an input, so that no op of a loss is among the point's rows.
         gradient = torch.empty_like(value)
         leaves[recorder.add_leaf("input", gradient)] = "gradient"
         recorder.phase = "backward"
@@ -300,6 +299,18 @@ def model_names() -> list[tuple[str, int, str]]:
     ]
 
 
+def profile_model(
+    name: str, device: str = "cpu", batch: int | None = None, **options: Any
+) -> tuple[Path, Path]:
+    """``profile_batches`` for a single batch size (None: the default); returns the paths of the
+    graph and of the profile.
+
+    Raises InputError.
+    """
+    graphs, profile = profile_batches(name, None if batch is None else [batch], device, **options)
+    return graphs[0], profile
+
+
 def profile_batches(
     name: str,
     batches: Sequence[int] | None = None,
@@ -312,18 +323,18 @@ def profile_batches(
     sizes: Mapping[str, int] | None = None,
     precision: str | None = None,
 ) -> tuple[list[Path], Path]:
-    """Captures and measures a model's training step for one batch size or for several in one run;
-    returns the paths of their graphs and of their one profile.
+    """Captures and measures a model's training step for one or several batch sizes in one run;
+    returns the paths of the graphs and of the one profile.
 
     ``name`` is one of ``model_names()`` or ``path/to/file.py:function``, a function that returns
     (module, inputs, loss), or (module, inputs) where the module returns its loss. ``device`` is
     "cpu" or "cuda", ``seconds`` about the time that measuring may take. ``batches`` and ``sizes``
-    are arguments of the function (default: the papers' sizes, on a CPU those that one core measures
-    in minutes). ``progress`` is called as (done, total, kind of op). ``flush`` empties the caches
-    before each sample (default: on CUDA only). ``precision``: one of PRECISIONS (default: as the
-    code says). Operators that several batches have are measured once. The header tells the first
-    batch's step, and those of all under ``runs``. Files of over 1 MB are gzipped. Raises
-    InputError.
+    are arguments of the function (default: the papers' sizes; on a CPU, sizes that one core
+    measures in minutes). ``progress`` is called as (done, total, kind of op). ``flush`` empties the
+    caches before each sample (default: on CUDA only). ``precision`` is one of PRECISIONS (default:
+    the model's code decides). Operators that several batches share are measured once. The header
+    holds the first batch's step, and the steps of all batches under ``runs``. Files of over 1 MB
+    are gzipped. Raises InputError.
     """
     conditions = _conditions(device, seconds, flush, progress)
     wanted = [None] if batches is None else list(dict.fromkeys(batches))
@@ -341,8 +352,8 @@ def profile(
     seconds: float = 60.0,
     out_dir: str | os.PathLike[str] | None = None,
 ) -> Scenario:
-    """Measures the training step of a module on the device where its parameters are, and returns
-    it as a scenario of one such device with its host: ``simdev.run`` answers it.
+    """Measures the training step of a module on the device where its parameters are. Returns a
+    scenario of one such device with its host, ready for ``simdev.run``.
 
     ``inputs`` is a batch: a tensor, a tuple of them or a dict. ``loss(module, *inputs)`` gives the
     loss of the step (None: the module returns it itself). A copy of the module is trained
@@ -381,8 +392,8 @@ def _profiled(
 
 
 def _steps(models: Sequence[Chosen], name: str, conditions: Conditions) -> list[Step]:
-    """The captured steps of a model in several sizes; those whose parameters are alike share
-    them.
+    """The captured steps of a model in several sizes. Steps whose parameters have equal shapes
+    share them.
     """
     steps: list[Step] = []
     for model in models:
@@ -392,7 +403,7 @@ def _steps(models: Sequence[Chosen], name: str, conditions: Conditions) -> list[
         if steps and alike(module, steps[0].module):
             module = steps[0].module
         conditions.tell("capture")
-        # On a GPU PyTorch dispatches other operators, so the graph is another file.
+        # On a GPU PyTorch dispatches other operators, so its graph is a separate file.
         suffix = "" if conditions.device == "cpu" else f"-{conditions.device}"
         title = model.graph_name + suffix
         step = capture(module, inputs, loss, model.optimizer, title, real=True)
@@ -401,7 +412,7 @@ def _steps(models: Sequence[Chosen], name: str, conditions: Conditions) -> list[
 
 
 def step_flags(step: Step) -> dict[str, Any]:
-    """In what the step computes: the dtypes of its parameters, and that of autocast."""
+    """The dtypes in which the step computes: of its parameters, and of autocast."""
     dtypes = dict.fromkeys(dtype_name(p.dtype) for p in step.module.parameters())
     return {"parameters": list(dtypes), "autocast": step.captured.autocast}
 
@@ -416,11 +427,10 @@ def profile_grid(
     flush: bool | None = None,
     progress: Progress | None = None,
 ) -> Path:
-    """Measures random shapes of op classes (``CLASSES``, or all: ``copies`` are by size);
-    returns the profile.
+    """Measures random shapes of op classes, and returns the path of the profile.
 
-    ``points`` a class and dtype (default: the device's). Copies are a grid of their own. Raises
-    InputError.
+    ``classes`` are names of CLASSES (empty: all), or just ``copies``, a separate grid over sizes.
+    ``points`` is the number of points of each class (default: POINTS). Raises InputError.
     """
     conditions = _conditions(device, seconds, flush, progress)
     names = list(dict.fromkeys(classes)) or list(CLASSES)
@@ -449,7 +459,7 @@ def _conditions(
 
 
 def _graph_text(step: Capture, about: Mapping[str, Any]) -> str:
-    """The graph, an op a line."""
+    """The text of a graph file, with an op on each line."""
     names = ("model", "batch", "sizes", "optimizer", "created", "tool")
     provenance = {name: about[name] for name in names} | {
         "captured": (
@@ -463,7 +473,7 @@ def _graph_text(step: Capture, about: Mapping[str, Any]) -> str:
 
 
 def write_packed(path: Path, text: str) -> Path:
-    """Writes a text, gzipped where it is large; returns the path, with ``.gz`` where it is.
+    """Writes a text, gzipped where it is large; returns the path, then with ``.gz``.
 
     Raises OSError.
     """

@@ -1,8 +1,9 @@
-"""Graphs of exported PyTorch programs (``torch.export``), by the recorder that captures modules.
+"""Makes graphs of exported PyTorch programs (``torch.export``), with the recorder that captures
+modules.
 
-A program is run once on fake tensors, as its modules were before they were exported, so that its
-ops have the names, kinds and attributes of a captured module, and a profile that was measured of
-the module answers for the program.
+A program is run once on fake tensors, restored to the modules that it was exported from. So its ops
+have the names, kinds and attributes of the captured module, and a profile measured of the module
+also serves the program.
 
 ``simdev import`` of a .pt2 file calls ``import_program``; the file's calls are run by ``exported``.
 """
@@ -34,7 +35,7 @@ ProgramSource = str | os.PathLike[str] | BinaryIO
 
 @dataclass(frozen=True)
 class Program:
-    """A graph made of PyTorch code, and what a user has to know of it, a line each."""
+    """A graph made of PyTorch code, and notes for the user, a line each."""
 
     graph: Graph
     notes: tuple[str, ...] = ()
@@ -46,13 +47,14 @@ def import_program(
     optimizer: str | None = None,
     name: str = "model",
 ) -> Program:
-    """The graph of an exported program (or the .pt2 file of one), or of a module called with
+    """The graph of an exported program (or of its .pt2 file), or of a module called with
     ``inputs``.
 
-    Without an ``optimizer`` (``sgd-momentum`` or ``adam``) it is the forward pass; with one the
-    whole step, and the program must return its loss, one number. Dynamic dimensions have the sizes
-    of the example inputs (``inputs``: other ones). A .pt2 file tells its calls and their shapes:
-    none of its code is run, nothing in it is unpickled, and no weights are read. Raises InputError.
+    Without an ``optimizer`` (``sgd-momentum`` or ``adam``) the graph is the forward pass; with one
+    it is the whole step, and the program must return its loss, one number. Dynamic dimensions have
+    the sizes of ``inputs`` (None: of the program's example inputs). A .pt2 file is read for its
+    calls and shapes only: none of its code is run, nothing in it is unpickled, and no weights are
+    read. Raises InputError.
     """
     if isinstance(source, nn.Module):
         if inputs is None:
@@ -74,7 +76,7 @@ def import_program(
 def _import_file(
     source: ProgramSource, inputs: Sequence[Any] | None, optimizer: str | None, name: str
 ) -> Program:
-    """The graph of a .pt2 file, made without code or values of the file."""
+    """The graph of a .pt2 file, made without running its code or reading its values."""
     saved = read_program(source)
     program = Exported(saved)
     args = program.inputs if inputs is None else program.fitting(inputs)
@@ -96,16 +98,15 @@ def _notes(varies: bool, optimizer: str | None) -> list[str]:
 
 
 def _with_modules(program: ExportedProgram, notes: list[str]) -> nn.Module:
-    """The program as the modules that it was exported from, where PyTorch can tell them, else as
-    one.
+    """The program as the modules that it was exported from, where PyTorch can restore them, else as
+    a single module.
     """
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             return torch.export.unflatten(program)
     except Exception:
-        # Programs whose modules share parts in ways that unflatten does not know are run as they
-        # are.
+        # Programs whose modules share parts in ways unknown to unflatten are run as one module.
         notes.append(
             "the modules of the program cannot be told apart: ops are named by their kinds alone"
         )
@@ -149,7 +150,7 @@ def _traced(
 
 
 def _scalar(call: Callable[..., Any]) -> Callable[..., Any]:
-    """The call's first output, which must be a loss."""
+    """A function that returns the call's first output, and refuses one that is no loss."""
 
     @wraps(call)
     def loss(module: nn.Module, *tensors: Tensor) -> Tensor:

@@ -1,7 +1,7 @@
-"""Where a measurement comes from: the machine, the device and the versions, as a header tells them.
+"""Describes the origin of a measurement in a file's header: machine, device and versions.
 
 ``profiles``, ``transfers`` and the trace readers call it. A GPU whose datasheet ships
-(``simdev/files/presets``) needs a row of GPUS too, or its profiles bear the driver's name.
+(``simdev/files/presets``) needs a row in GPUS too, or its profiles use the driver's name.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def cpu_model() -> str:
     return line[1].strip() if line else platform.processor() or platform.machine()
 
 
-# In this order: a name that holds another one (rtx 2080 ti, rtx 2080) comes before it.
+# The order matters: a name that contains another (rtx 2080 ti, rtx 2080) comes before it.
 GPUS = {
     "h100 pcie": "h100-pcie",
     "h100 nvl": "h100-nvl",
@@ -56,14 +56,14 @@ GPUS = {
     "rtx pro 6000": "rtx-pro-6000",
     "mi300x": "mi300x",
 }
-"""What a driver calls a GPU (a part of it, in lower case) -> the kind of its datasheet; the first
-that fits.
+"""Part of a driver's name of a GPU, in lower case -> the kind of its datasheet. The first part that
+the name contains counts.
 """
 
 
 def device_kind(device: str) -> str:
-    """A short name of what is measured: ``epyc-1core``, or a GPU's as its datasheet has it, else
-    its driver's.
+    """A short name of the measured device: ``epyc-1core``, or the kind of a GPU's datasheet, or
+    else the driver's name of the GPU.
     """
     if device == "cuda":
         return gpu_kind(torch.cuda.get_device_name())
@@ -73,14 +73,14 @@ def device_kind(device: str) -> str:
 
 
 def gpu_kind(name: str) -> str:
-    """The kind of device of a GPU by what its driver calls it."""
+    """The kind of device of a GPU, by the driver's name of it."""
     lower = name.lower()
     known = next((kind for part, kind in GPUS.items() if part in lower), None)
     return known or re.sub(r"[^a-z0-9]+", "-", lower).strip("-")
 
 
 def describe(device: str) -> Fields:
-    """Host, device and versions."""
+    """The header's entries about host, device and versions; ``device`` is "cpu" or "cuda"."""
     return {
         "created": datetime.date.today().isoformat(),
         "tool": f"simdev {__version__}",
@@ -140,7 +140,7 @@ DRIVER_FIELDS = {
 
 
 def _ask_driver() -> str:
-    """The driver's answer, a line of values by comma; empty where there is no tool to ask with."""
+    """The output of nvidia-smi, a line of values separated by commas; empty where it fails."""
     query = f"--query-gpu={','.join(DRIVER_FIELDS)}"
     command = ["nvidia-smi", query, "--format=csv,noheader,nounits", "--id=0"]
     try:
@@ -151,9 +151,9 @@ def _ask_driver() -> str:
 
 
 def driver_fields(answer: str) -> Fields:
-    """Driver, clocks, power cap and PCIe of the driver's answer; the device's id as a hash.
+    """Driver, clocks, power cap and PCIe from the output of nvidia-smi; the device's id as a hash.
 
-    Empty for anything else.
+    Empty where the output has another form.
     """
     values = [value.strip() for value in answer.strip().split("\n")[0].split(",")]
     if len(values) != len(DRIVER_FIELDS):
@@ -163,5 +163,5 @@ def driver_fields(answer: str) -> Fields:
     numbers = {
         name: float(value) if _NUMBER.fullmatch(value) else value for name, value in texts.items()
     }
-    # Enough of the id to tell two devices apart, and nothing to find one by.
+    # The hash distinguishes two devices without disclosing the id.
     return {"driver": driver, "uuid": hashlib.sha256(uuid.encode()).hexdigest()[:12], **numbers}

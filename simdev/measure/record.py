@@ -1,17 +1,18 @@
 """Records a training step as the operators that PyTorch dispatches, forward and backward, on fake
 tensors.
 
-``Recorder`` works below autograd, so it sees forward and backward in program order: what the eager
-step runs, and nothing else. A *record* is one operator that was dispatched. A tensor is identified
-by its storage, and its *source* is the record that made it, with the number of the output. An
-operator whose outputs share the storage of its inputs is a view: it gets no record, and its readers
-read the tensor behind it. An operator that writes in place becomes the source of the storage.
+``Recorder`` works below autograd, so it sees the operators of forward and backward in program
+order, exactly as the eager step runs them. A *record* is one operator that was dispatched. A tensor
+is identified by its storage; its *source* is the record that made it and the index of the output.
+An operator whose outputs share the storage of its inputs is a view: it gets no record, and its
+readers read the tensor behind it. An operator that writes in place becomes the source of the
+storage.
 
 ``simdev/measure/tracing.py`` runs a whole step under the recorder and
 ``simdev/measure/traces/replay.py`` single calls of a trace; ``Writer`` of
-``simdev/measure/capture.py`` makes ops and rows of the records. ``Call`` is what
-``operators.py``, ``timers.py`` and ``profiles.py`` beside it run again to time it. Which operators
-allocate, wait or copy to the host, and how each is named, is a table of ``kinds.py``. Nothing here
+``simdev/measure/capture.py`` makes ops and rows of the records. A ``Call`` can be run again:
+``operators.py``, ``timers.py`` and ``profiles.py`` do so to time it. Tables in ``kinds.py`` say
+which operators allocate, wait or copy to the host, and how each is named. Nothing here
 raises InputError. Tests: ``tests/measure/test_capture.py``, ``test_lifetimes.py``,
 ``test_any_models.py``.
 """
@@ -46,16 +47,16 @@ from .kinds import (
 # Which modules are running when an operator is dispatched.
 
 Instance = tuple[tuple[str, int], ...]
-"""The modules around an operator, outermost first: each with its qualified name and the number of
-its call, within the call of the module around it.
+"""The modules around an operator, outermost first. Each is a qualified name and the index of this
+call of the module, counted within one call of the module around it.
 """
 
 
 @dataclass
 class Scopes:
-    """Which modules are running now, and which ran when an autograd node was made.
+    """The modules that are running now, and those that ran when each autograd node was made.
 
-    ``names`` are qualified names by the ``id`` of a module; ``recomputing`` is set while a
+    ``names`` maps the ``id`` of a module to its qualified name; ``recomputing`` is set while a
     checkpoint runs its forward again; ``autocast`` is the dtype of mixed precision (None: off).
     """
 
@@ -72,7 +73,7 @@ class Scopes:
         return self.stack[-1] if self.stack else ()
 
     def enter(self, module: nn.Module, *_: Any) -> None:
-        """A module's forward begins."""
+        """Notes that a module's forward begins."""
         self._note_autocast()
         name = self.names.get(id(module))
         around = self.current
@@ -81,20 +82,21 @@ class Scopes:
             return
         index = self.counts.get((around, name), 0)
         if self.recomputing:
-            # What a checkpoint computes anew is no further call of the module.
+            # A forward that a checkpoint runs again is the same call of the module, not a new one.
             index = max(0, index - 1)
         else:
             self.counts[around, name] = index + 1
         self.stack.append((*around, (name, index)))
 
     def _note_autocast(self) -> None:
-        # Only where modules are called: below autograd, where operators are seen, it is off.
+        # Read here, where modules are called: below autograd, where operators are recorded,
+        # autocast is always off.
         for device in ("cpu", "cuda"):
             if torch.is_autocast_enabled(device):
                 self.autocast = dtype_name(torch.get_autocast_dtype(device))
 
     def leave(self, *_: Any) -> None:
-        """A module's forward ends."""
+        """Notes that a module's forward ends."""
         self.stack.pop()
 
     @contextmanager
@@ -112,19 +114,19 @@ class Scopes:
             after.remove()
 
     def new_node(self) -> int | None:
-        """The number of the autograd node of the operator dispatched now; None where the node was
-        already met with an operator before.
+        """The number of the autograd node of the operator being dispatched; None where an earlier
+        operator already belongs to this node.
         """
-        # Autograd numbers its node just before it dispatches the op, so the first op seen belongs
-        # to that number.
+        # Autograd numbers a node just before it dispatches its op, so the first op dispatched
+        # afterwards belongs to that number.
         number = torch._C._autograd._get_sequence_nr() - 1
         return None if number in self.of_node else number
 
     def at_dispatch(self, phase: str) -> Instance:
-        """The modules to which the operator dispatched now belongs: in the backward those that made
-        its autograd node.
+        """The modules to which the operator being dispatched belongs. In the backward these are the
+        modules whose forward made its autograd node.
         """
-        # A module that runs within the backward is computed anew, and makes nodes of its own.
+        # A module that runs within the backward is recomputed (checkpoint), and makes new nodes.
         if phase == "forward" or self.current:
             number = self.new_node()
             if number is not None:
@@ -136,22 +138,22 @@ class Scopes:
 
 # How long the memory of tensors lives while a step runs on fake tensors.
 # Python may keep tensors for longer than operators read them: a list of all states in a module's
-# forward keeps them until the forward returns. Fake tensors die when real ones would, so the
-# recorder can see the end of each.
+# forward keeps them until the forward returns. Fake tensors are freed when real ones would be, so
+# the recorder can observe the end of each.
 
 Source = tuple[int, int]
-"""(record, output) that made a tensor."""
+"""The record that made a tensor, and the index of the output: (record, output)."""
 
-# The number of references to a storage; private, so some version of PyTorch may lack it. Without it
-# no end of a lifetime is known.
+# Returns the number of references to a storage. The function is private to PyTorch, so a version
+# may lack it; then no end of a lifetime is known.
 USERS: Callable[[int], int] | None = getattr(torch._C, "_storage_Use_Count", None)
 
 
 class Lifetimes:
     """When the memory of tensors was freed.
 
-    ``until`` is by source the last record before its memory was freed; what was not freed during
-    the step is missing.
+    ``until`` maps a source to the last record before its memory was freed; memory that was not
+    freed during the step has no entry.
     """
 
     def __init__(self) -> None:
@@ -159,18 +161,19 @@ class Lifetimes:
         self._live: dict[int, tuple[Source | None, Any]] = {}
 
     def note(self, storage: Any, source: Source | None) -> None:
-        """A storage now holds what ``source`` made; the caller keeps one reference to it.
+        """Notes that a storage now holds the output ``source``; the caller keeps one reference to
+        the storage.
 
-        What the storage held before was the same memory, so it has no end of its own.
+        The tensor that the storage held before lived in the same memory, so no end is noted for it.
         """
         self._live[storage._cdata] = source, storage
 
     def forget(self, storage: Any) -> None:
-        """Memory that the step is given: it outlives the step."""
+        """Stops watching a storage that the step is given: it outlives the step."""
         self._live.pop(storage._cdata, None)
 
     def settle(self, last: int) -> None:
-        """Finds the storages that nobody refers to any more, after the record ``last``."""
+        """Notes the storages that nobody refers to any more: each lived until record ``last``."""
         if USERS is None:
             return
         dead = [
@@ -182,11 +185,11 @@ class Lifetimes:
                 self.until[source] = last
 
 
-# What autograd keeps of a forward pass for the backward.
+# The tensors of a forward pass that autograd keeps for the backward.
 
 
 def saved_tensors(value: Tensor) -> Iterator[tuple[int, Tensor]]:
-    """(number of an autograd node, a tensor that it keeps) for all nodes behind a value."""
+    """Pairs (number of an autograd node, a tensor that it keeps) for all nodes behind a value."""
     stack, seen = [value.grad_fn], set()
     while stack:
         node = stack.pop()
@@ -205,9 +208,9 @@ def saved_tensors(value: Tensor) -> Iterator[tuple[int, Tensor]]:
 
 
 def _packed(node: Any, name: str) -> bool:
-    """Whether hooks keep something else in place of a tensor.
+    """Whether hooks keep something else in place of a saved tensor.
 
-    Reading such a tensor would compute it again (checkpoints) or fetch it from elsewhere.
+    Reading such a tensor would recompute it (checkpoints) or fetch it from elsewhere (offloading).
     """
     raw = getattr(node, f"_raw{name}" if name.startswith("_") else "_raw_saved_tensors", None)
     return any(getattr(saved, "unpack_hook", None) is not None for saved in tree_leaves(raw))
@@ -234,7 +237,7 @@ class TensorSpec:
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """Stands in the arguments of a call for its tensor of this number."""
+    """A placeholder in the arguments of a call for its tensor of this index."""
 
     index: int
 
@@ -243,8 +246,8 @@ class Slot:
 class Call:
     """A call that can be repeated on other tensors.
 
-    ``args`` and ``kwargs`` hold a ``Slot`` in place of each tensor; ``specs`` are the input tensors
-    of the call, by the numbers of the slots, and ``made`` its outputs.
+    ``args`` and ``kwargs`` hold a ``Slot`` in place of each tensor; ``specs`` describes the input
+    tensors, in the order of the slots' indices, and ``made`` the outputs.
     """
 
     func: Any
@@ -254,7 +257,7 @@ class Call:
     made: tuple[TensorSpec, ...]
 
     def bind(self, tensors: Sequence[Tensor]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The arguments of the call with these tensors in the slots: positional, by name."""
+        """The positional and the keyword arguments of the call, with these tensors in the slots."""
 
         def fill(value: Any) -> Any:
             return tensors[value.index] if isinstance(value, Slot) else value
@@ -266,9 +269,9 @@ class Call:
 class Record:
     """One operator as it was dispatched.
 
-    ``operands`` are the numbers of the call's tensors that are data inputs, ``sources`` their
-    producers as (record, output). ``instance`` are the modules around the operator; in the backward
-    the modules around its forward op.
+    ``operands`` are the indices of the call's tensors that are data inputs, ``sources`` their
+    producers as (record, output). ``instance`` names the modules around the operator; in the
+    backward the modules around its forward op.
     """
 
     kind: str
@@ -283,8 +286,8 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Dispatched:
-    """An operator as PyTorch runs it: its arguments by name, the tensors among them, those that it
-    makes, and the modules around it.
+    """An operator as PyTorch runs it: its arguments by name, the tensors among them, its output
+    tensors, and the modules around it.
     """
 
     func: Any
@@ -295,19 +298,19 @@ class Dispatched:
 
 
 class UntoldBufferError(Exception):
-    """An operator makes a buffer whose size is only known to the library that really runs it.
+    """Raised for an operator with a buffer whose size only the library that runs it knows.
 
-    The workspace of a recurrent layer is one: as a fake tensor it has no bytes.
+    An example is the workspace of a recurrent layer: as a fake tensor it has no bytes.
     """
 
 
 class Recorder(TorchDispatchMode):
     """Fills ``records`` with every operator that is dispatched while it is active.
 
-    The caller sets ``phase`` while it runs the step. ``blocking`` are the records for which the
-    host waits. ``convert`` makes a fake tensor of a real one; it is called for tensors that the
-    step finds in attributes or closures, and not among parameters, buffers and inputs. With
-    ``exact`` an operator raises UntoldBufferError where a fake tensor hides the size of a buffer.
+    The caller sets ``phase`` while it runs the step. ``blocking`` holds the records for which the
+    host waits. ``convert`` makes a fake tensor of a real one; it serves tensors that the step takes
+    from attributes or closures rather than from parameters, buffers and inputs. With ``exact``,
+    UntoldBufferError is raised where a fake tensor hides the size of a buffer.
     """
 
     def __init__(
@@ -327,13 +330,13 @@ class Recorder(TorchDispatchMode):
         self._sources: dict[int, tuple[int, int] | None] = {}
         self._of_node: dict[int, int] = {}
         self._met: dict[int, tuple[Tensor, Tensor | None]] = {}
-        # Kept alive: a new storage could get the number of a freed one.
+        # Keeps storages alive: otherwise a new storage could get the number of a freed one.
         self._alive: list[Any] = []
         self.lifetimes = Lifetimes()
 
     def add_leaf(self, kind: str, tensor: Tensor) -> int:
-        """Records a tensor that the step is given (kind ``parameter`` or ``input``): its record's
-        number.
+        """Records a tensor that the step is given (kind ``parameter`` or ``input``); returns the
+        record's index.
         """
         spec = TensorSpec.of(tensor)
         self.records.append(
@@ -344,7 +347,7 @@ class Recorder(TorchDispatchMode):
         return len(self.records) - 1
 
     def note_saved(self, value: Tensor) -> None:
-        """Fills ``saved``: by record the bytes that its autograd node keeps for the backward.
+        """Fills ``saved`` with the bytes that each record's autograd node keeps for the backward.
 
         Parameters do not count. A tensor that several operators keep counts for each of them.
         """
@@ -355,15 +358,15 @@ class Recorder(TorchDispatchMode):
             if index is not None and not (
                 source is not None and traits_of(self.records[source[0]].kind).leaf == "parameter"
             ):
-                # An expanded tensor has fewer bytes behind it than elements.
+                # An expanded tensor has less memory behind it than its elements would take.
                 size = min(TensorSpec.of(tensor).bytes, tensor.untyped_storage().nbytes())
                 sizes = kept.setdefault(index, {})
                 sizes[storage] = max(sizes.get(storage, 0), size)
         self.saved = {index: sum(sizes.values()) for index, sizes in kept.items()}
 
     def source_of(self, tensor: Tensor) -> tuple[int, int]:
-        """(record, output) that made a tensor; one never seen before becomes an input of the
-        step.
+        """The (record, output) that made a tensor; a tensor never seen before is recorded as an
+        input of the step.
         """
         source = self._sources.get(key_of(tensor))
         return source if source is not None else (self.add_leaf("input", tensor), 0)
@@ -373,7 +376,7 @@ class Recorder(TorchDispatchMode):
         self.lifetimes.settle(len(self.records) - 1)
         args, kwargs = self._converted(func, args, kwargs or {})
         result = func(*args, **kwargs)
-        # Operators of ``prim`` ask for a tensor's device or layout: no device runs them.
+        # Operators of ``prim`` query a tensor's device or layout; no device runs them.
         if func.namespace == "prim":
             return result
         instance = self._instance()
@@ -394,20 +397,22 @@ class Recorder(TorchDispatchMode):
         return result
 
     def _instance(self) -> Instance:
-        """The modules of the operator dispatched now, whose autograd node is noted."""
+        """The modules of the operator being dispatched; also notes its autograd node."""
         node = self.scopes.new_node() if self.phase == "forward" else None
         if node is not None:
             self._of_node[node] = len(self.records)
         return self.scopes.at_dispatch(self.phase)
 
     def _note_wait(self) -> None:
-        """Marks the last record: the host waits here for everything dispatched so far."""
+        """Marks the last record as blocking: the host waits there for everything dispatched."""
         if not traits_of(self.records[-1].kind).leaf:
             self.blocking.add(len(self.records) - 1)
 
     def _converted(self, func: Any, args: Any, kwargs: Any) -> Any:
-        """The arguments with a fake tensor in place of each real one, always the same one."""
-        # Tensors made of literals stay real: a step may ask for their values.
+        """The arguments with a fake tensor in place of each real tensor: always the same fake
+        tensor for the same real one.
+        """
+        # Tensors made of literals stay real: a step may read their values.
         if self.convert is None or aten_name(func).startswith("lift_fresh"):
             return args, kwargs
 
@@ -421,14 +426,14 @@ class Recorder(TorchDispatchMode):
         return tree_map(fake, (args, kwargs))
 
     def forget_gradients(self) -> None:
-        """Gives the real tensors that were converted the gradients back that they had before."""
+        """Restores the gradients that the converted real tensors had before the step."""
         for tensor, gradient in self._met.values():
             if isinstance(tensor.grad, FakeTensor):
                 tensor.grad = gradient
 
     def _record(self, kind: str, op: Dispatched, operands: Sequence[int]) -> None:
-        # Memory that is reserved but not yet written is no input, even of the op that writes it in
-        # place.
+        # Memory that is reserved but not yet written is no input, not even of an op that writes it
+        # in place.
         chosen = tuple(
             i for i in operands if self._sources.get(key_of(op.inputs[i]), ()) is not None
         )
@@ -446,16 +451,16 @@ class Recorder(TorchDispatchMode):
         if name == "convolution_backward":
             self._record_conv_backward(op, result)
             return
-        # What is written alone (``out=``) stands last, and is no operand.
+        # Tensors that are only written (``out=``) stand last, and are no operands.
         count = len(op.inputs) - len(schema_of(op.func).outs)
         operands = OPERAND_ORDER.get(name, range(count))
         self._record(kind_of(op.func, op.arguments), op, operands)
 
     def _record_conv_backward(self, op: Dispatched, result: Sequence[Tensor | None]) -> None:
-        """Records one backward of a convolution as two: the gradient of the input and that of the
-        weight.
+        """Records the backward of a convolution as two operators: the gradient of the input and the
+        gradient of the weight.
 
-        Each has only the operands that it computes with; of the third tensor it needs the shape.
+        Each has only the two operands that it computes with; it needs just the shape of the third.
         """
         wanted, kind = op.arguments["output_mask"], kind_of(op.func, op.arguments)
         for part, mask, operands in (
@@ -485,7 +490,7 @@ def call_of(
     inputs: Sequence[Tensor],
     outputs: Sequence[Tensor],
 ) -> Call:
-    """The call with slots for its tensors, numbered in the order of ``inputs``."""
+    """The call with slots in place of its tensors, indexed in the order of ``inputs``."""
     count = 0
 
     def cut(value: Any) -> Any:
@@ -495,7 +500,7 @@ def call_of(
         count += 1
         return Slot(count - 1)
 
-    # Only the schema tells which arguments must be given by name.
+    # Only the schema says which arguments must be given by name.
     keywords = schema_of(func).keywords
     filled = {name: tree_map(cut, value) for name, value in arguments.items()}
     args = tuple(value for name, value in filled.items() if name not in keywords)
@@ -506,7 +511,7 @@ def call_of(
 
 
 def written(func: Any, arguments: Mapping[str, Any]) -> list[Tensor]:
-    """The tensors among the arguments that an operator writes, one a storage. Operators that only
+    """The tensors among the arguments that an operator writes, one per storage. Operators that only
     change the shape (tagged inplace_view) write none.
     """
     if torch.Tag.inplace_view in func.tags:
@@ -522,8 +527,8 @@ def tensors_in(value: Any) -> list[Tensor]:
 
 
 def is_view(writes: Sequence[Tensor], inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> bool:
-    """Whether an operator that writes these tensors computes nothing: all of its outputs lie in
-    memory of its inputs. One that writes in place shares it too, but computes.
+    """Whether an operator is a view, which computes nothing: all of its outputs lie in the memory
+    of its inputs, and it writes no tensor in place (``writes`` is empty).
     """
     behind = set(map(key_of, inputs))
     return not writes and all(key_of(tensor) in behind for tensor in outputs)
@@ -535,10 +540,12 @@ def _leaves_device(inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> bool:
 
 
 def _untold(output: Tensor) -> bool:
-    """Whether a fake tensor is a buffer of unknown size: a workspace is bytes, here none."""
+    """Whether a fake tensor is a buffer of unknown size: such a workspace has dtype uint8 and, as a
+    fake tensor, no elements.
+    """
     return output.dtype == torch.uint8 and output.shape == (0,)
 
 
 def key_of(tensor: Tensor) -> int:
-    """The number of the memory behind a tensor."""
+    """The identity of the storage behind a tensor."""
     return int(tensor.untyped_storage()._cdata)

@@ -1,10 +1,10 @@
 """Measures the operators of a captured step, and the step as a whole in the same run.
 
-The sum of the operators over the step against the step itself is the check of the method, kept in
-the header. Limit: an operator alone meets warmer caches than inside a step.
+The check of the method is the sum of a step's operators against the measured step; the header
+keeps both. Limit: an operator alone finds warmer caches than inside a step.
 
-``profiles`` calls it. What it adds to a profile's header (``step``, ``noise``) is read by
-``compare`` and judged by ``doctor``.
+``profiles`` calls it. ``compare`` reads the header entries written here (``step``, ``noise``), and
+``doctor`` judges them.
 """
 
 from __future__ import annotations
@@ -30,15 +30,18 @@ from .operators import LEAST_REPS, MOST_REPS, PASSES, WARM_UPS, Conditions, Nois
 from .timers import INPUT_SETS, KERNEL_CALLS, Timer, first_line, make_timer, median, quiet
 from .tracing import Loss, optimizer_named, refusing
 
-# Runs whole training steps: their phases one by one, in a row without waiting, on the host.
+# Runs whole training steps in three ways: phase by phase, in a row without waiting for the device,
+# and with only the host timed.
 
-# Steps before those that count, at least and at most as many of these, and those in a row.
+# Numbers of steps: to warm up, measured at least, measured at most, and in a row without waiting.
 STEP_WARM_UPS, LEAST_STEPS, MOST_STEPS, ROW_STEPS = 2, 3, 25, 20
 
 
 @dataclass(frozen=True)
 class Step:
-    """A training step that is to be measured: its capture, and how it is run."""
+    """A training step to be measured: its capture, and the module, inputs, loss and optimizer that
+    run it.
+    """
 
     captured: Capture
     module: nn.Module
@@ -48,10 +51,10 @@ class Step:
 
 
 class StepTimer:
-    """Runs whole training steps and keeps the time of their phases.
+    """Runs whole training steps and keeps the times of their phases.
 
-    On a CPU it is the CPU time of the one thread. On a GPU events are recorded between the phases,
-    so that nothing waits for the device inside a step.
+    On a CPU these are CPU times of the one thread. On a GPU they are times between CUDA events,
+    which are recorded without waiting for the device inside a step.
     """
 
     def __init__(self, step: Step, device: str) -> None:
@@ -66,13 +69,13 @@ class StepTimer:
         self.row: Fields = {}
 
     def warm_up(self, seconds: float) -> int:
-        """Steps that do not count; returns how many more take about so long."""
+        """Runs steps that do not count; returns how many more steps take about ``seconds``."""
         self.run(STEP_WARM_UPS, keep=False)
         return max(LEAST_STEPS, min(MOST_STEPS, int(seconds / self.seconds)))
 
     def measure_row(self, count: int = ROW_STEPS) -> None:
-        """The wall time of a step in a row of steps that nobody waits for, as in training, and
-        the peaks of memory that PyTorch counts meanwhile.
+        """Measures the wall time of a step in a row of steps without waits between them, as in
+        training, and the peaks of memory that PyTorch counts meanwhile; keeps both in ``row``.
         """
         self._steps(STEP_WARM_UPS)
         torch.cuda.synchronize()
@@ -108,7 +111,9 @@ class StepTimer:
         return measure_host(parts, self.step.captured, torch.cuda.synchronize)
 
     def run(self, count: int, keep: bool = True) -> None:
-        """``count`` steps, kept or only to warm up; sets ``seconds``, the wall time of the last."""
+        """Runs ``count`` steps, and keeps their times where ``keep``. Sets ``seconds``, the wall
+        time of the last step.
+        """
         for _ in range(count):
             begin = time.monotonic()
             marks = [self._mark(), *(self._mark() for _ in self._phases())]
@@ -120,7 +125,7 @@ class StepTimer:
         self.optimizer.zero_grad(set_to_none=True)
 
     def _phases(self) -> Iterator[None]:
-        # Gradients are made anew, as in the captured backward: none is added to an old one.
+        # Gradients are cleared first: as in the captured backward, none is added to an old one.
         self.optimizer.zero_grad(set_to_none=True)
         value = self.step.loss(self.module, *self.inputs)
         yield
@@ -137,7 +142,7 @@ class StepTimer:
         return event
 
     def report(self, rows: Sequence[Mapping[str, Any]]) -> Fields:
-        """Sum of operators against the step, whole and by phase, in seconds."""
+        """The sum of operator times against the measured step, whole and by phase, in seconds."""
         captured = self.step.captured
         sums = {
             phase: sum(
@@ -172,16 +177,16 @@ def _ratio(of_ops: int, times: Sequence[int]) -> dict[str, float]:
     }
 
 
-# The share of the time that whole steps may take, before and again after the operators.
+# The share of the time for whole steps, which run before and again after the operators.
 STEP_SHARE = 0.05
 
 
 @dataclass(frozen=True)
 class Measured:
-    """Rows of a profile in the order of the step, and what the header tells of how they came about.
+    """The rows of a profile in the order of the step, and the header's entries about measuring.
 
-    ``step`` is empty where no whole step was measured, ``host`` where nothing is known of the
-    host's times; ``wholes`` holds both for every step of a run that measured several.
+    ``step`` is empty where no whole step was measured, ``host`` where the host's times are not
+    known; ``wholes`` holds both for every step of a run that measured several.
     """
 
     rows: list[Fields]
@@ -194,7 +199,7 @@ class Measured:
 
 
 def profile_text(measured: Measured, about: Mapping[str, Any]) -> str:
-    """Canonical JSON lines: the header, then a row a line."""
+    """The text of a profile as canonical JSON lines: the header, then the rows."""
     rows = "".join(_canonical(row) for row in measured.rows)
     header = {
         "schema": 1,
@@ -214,18 +219,18 @@ def _canonical(value: Mapping[str, Any]) -> str:
 
 
 def measure_together(steps: Sequence[Step], conditions: Conditions) -> Measured:
-    """Times every distinct operator of captured steps, once for all of them, and each of the steps.
+    """Times every distinct operator of captured steps once, and each of the steps.
 
-    The least number of repetitions (10, after 5 warm-ups, or 1 of what lasts over half a second) is
-    kept even where the time does not suffice. Uses one thread on a CPU. An interrupt keeps the
-    operators that were measured until then.
+    Each operator is repeated at least 10 times after 5 warm-ups (1 where it lasts over half a
+    second), even where the time does not suffice. Uses one thread on a CPU. After an interrupt the
+    operators measured until then are kept.
     """
     start = time.monotonic()
     captured = joint([step.captured for step in steps])
     with quiet(conditions.device) as kept:
         conditions.tell("whole step")
         share = STEP_SHARE * conditions.seconds / len(steps)
-        # What only values break (a label beyond the classes) breaks the first real step.
+        # Errors that depend on values (a label beyond the classes) appear in the first real step.
         with refusing("run"):
             timers = [StepTimer(step, conditions.device) for step in steps]
             reps = [timer.warm_up(share) for timer in timers]
@@ -239,7 +244,8 @@ def measure_together(steps: Sequence[Step], conditions: Conditions) -> Measured:
                 timer.run(1, keep=False)
 
         measured = _measured(captured, conditions, left, kept, real_steps)
-        # Again behind the operators: a machine that slows down over the run shows in the step too.
+        # Steps run again after the operators, so that a machine that slows down over the run slows
+        # the measured step too.
         if not measured.method.get("interrupted"):
             _in_turns(timers, reps)
     measured.unmeasured.extend(reasons)
@@ -247,22 +253,22 @@ def measure_together(steps: Sequence[Step], conditions: Conditions) -> Measured:
 
 
 def joint(captures: Sequence[Capture]) -> Capture:
-    """Captures as one, with each distinct operator once; it has no graph of its own."""
+    """Several captures as one without a graph, with each distinct operator once."""
     if len(captures) == 1:
         return captures[0]
-    # Of calls with one key the first is kept.
+    # Of calls with equal keys the first is kept.
     calls, rows, counts, saved = (
         {key: value for c in reversed(captures) for key, value in getattr(c, name).items()}
         for name in ("calls", "rows", "counts", "saved")
     )
-    # In the order of the steps, the first one's operators first.
+    # In the order of the steps: the first step's operators come first.
     order = dict.fromkeys(key for capture in captures for key in capture.calls)
     return Capture({}, {key: calls[key] for key in order}, rows, counts, saved)
 
 
 def _in_turns(timers: Sequence[StepTimer], reps: Sequence[int]) -> None:
-    """Runs each step as often as it says, in turns: a slow spell of the machine then falls on all
-    of them alike.
+    """Runs each step as often as ``reps`` says, in turns: a slow spell of the machine then affects
+    all steps equally.
     """
     for i in range(max(reps)):
         for timer, count in zip(timers, reps, strict=True):
@@ -273,8 +279,8 @@ def _in_turns(timers: Sequence[StepTimer], reps: Sequence[int]) -> None:
 def _hosts(
     timers: Sequence[StepTimer], conditions: Conditions
 ) -> tuple[list[HostTimes | None], list[str]]:
-    """The host's times of each step, None where the device is its own host, and why one could not
-    be told.
+    """The host's times of each step (None where the device is its own host, or where they could not
+    be measured), and the reasons why some could not be measured.
     """
     hosts: list[HostTimes | None] = [None] * len(timers)
     reasons: list[str] = []
@@ -286,14 +292,14 @@ def _hosts(
             timer.measure_row()
             hosts[i] = timer.host()
         except (RuntimeError, StopIteration) as error:
-            # A profiler that may not watch, memory that two steps in a row do not leave: the
-            # operators are still worth their rows.
+            # A profiler may be forbidden, or memory too small for steps in a row: the rows of the
+            # operators are kept all the same.
             reasons.append(f"host of {timer.step.captured.graph['name']}: {first_line(error)}")
     return hosts, reasons
 
 
 def has_host(device: str) -> bool:
-    """Whether the device has a host beside it, whose times are measured: a CPU is its own."""
+    """Whether the device has a separate host, whose times are measured: a CPU is its own host."""
     return device == "cuda"
 
 
@@ -314,14 +320,15 @@ def _whole(
 
 
 def _host_of(key: str, hosts: Sequence[HostTimes | None]) -> Fields:
-    """The host's time of a row: where several steps have it, the middle of theirs."""
+    """The host's time of a row: the median over the steps that have the row."""
     times = [host.of_call[key] for host in hosts if host is not None and key in host.of_call]
     return {"host_step_ns": round(statistics.median(times))} if times else {}
 
 
 def _between_ops(captured: Capture, report: Mapping[str, Any]) -> Fields:
     """The time that Python and PyTorch spend between the operators of a CPU, which is host and
-    device in one: the rest of the step beside its operators, shared out by the rests of phases.
+    device in one: the measured step minus its operators. It is shared among the phases in
+    proportion to the same difference of each phase.
     """
     left = {
         phase: max(0.0, part["measured_step_s"] - part["sum_of_ops_s"])
@@ -375,8 +382,8 @@ def _measured(
 
 
 def _floor(timer: Timer) -> dict[str, int]:
-    """The time of the clock alone and of the smallest operator, on the device and, on a GPU, on
-    the host.
+    """The times, in ns, of an empty measurement and of the smallest operator; the latter on the
+    device and, on a GPU, also on the host.
     """
     small = torch.ones(1, device=timer.device)
     with torch.no_grad():

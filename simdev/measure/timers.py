@@ -1,12 +1,12 @@
-"""Clocks that time a call on a device, one sample at a time, and what else a call shows when it
-runs: its workspace and, on a GPU, its kernels.
+"""Clocks that time a call on a device, one sample at a time. Also determines a call's workspace
+and, on a GPU, its kernels.
 
-On a CPU the reference is the CPU time of the one thread that runs: wall time measures the
-neighbours too. On a GPU events bracket the call behind a filler that keeps the device busy while
-the host catches up, so that launches hide.
+On a CPU the clock is the CPU time of the one thread that runs: wall time would include the work of
+other processes. On a GPU events bracket the call, behind a filler that keeps the device busy while
+the host enqueues it, so that the launch costs no measured time.
 
-``operators``, ``steps`` and ``transfers`` call it. Whether a row's quantiles (``timing_fields``)
-are in order is checked by ``doctor``.
+``operators``, ``steps`` and ``transfers`` call it. ``doctor`` checks that a row's quantiles
+(``timing_fields``) are in order.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from ..nouns.semantics import op_class, traits_of
 from .kinds import aten_name, kind_of, named_arguments
 from .record import Call, Slot, TensorSpec
 
-# What an operator is measured on: random tensors made on the device, or those of a real step where
-# random ones would not do.
+# The inputs of a measured operator: random tensors made on the device, or the tensors of a real
+# step where random ones would not do.
 
 INPUT_SETS = 3
-# Inputs of this size push themselves out of the caches: one set of them is enough.
+# Inputs of this size exceed the caches: one set of them is enough.
 SINGLE_SET_BYTES = 64 * 2**20
-# Operators whose whole numbers may be random: the range is known, or does not matter.
+# Operators whose integer inputs may be random: their range is known, or does not matter.
 _KNOWN = frozenset(
     {
         "embedding",
@@ -56,9 +56,9 @@ _DRAWN = frozenset({torch.float16, torch.bfloat16, torch.float32, torch.float64}
 
 
 def needs_real(call: Call) -> bool:
-    """Whether random tensors would make a call fail, or crash: indices and opaque buffers (the
-    workspace of a recurrent layer) have values that only a real step has, and of operators that are
-    not PyTorch's own nothing is known.
+    """Whether a call might fail or crash on random tensors. Indices and opaque buffers (the
+    workspace of a recurrent layer) need the values of a real step; so may operators that are not
+    PyTorch's own, of which nothing is known.
     """
     if not hasattr(call.func, "_schema"):
         return False
@@ -75,7 +75,7 @@ def needs_real(call: Call) -> bool:
 
 
 def thunks(call: Call, device: str) -> list[Thunk]:
-    """The call on its input sets: one is enough where it is larger than the caches."""
+    """The call on each of its input sets: a single set where it is larger than the caches."""
     sets = INPUT_SETS if sum(spec.bytes for spec in call.specs) < SINGLE_SET_BYTES else 1
     return [thunk_on(call, make_inputs(call, device, seed)) for seed in range(sets)]
 
@@ -89,11 +89,10 @@ def thunk_on(call: Call, tensors: list[Tensor]) -> Thunk:
 def make_inputs(call: Call, device: str, seed: int) -> list[Tensor]:
     """One set of tensors for a call, on a device; the same seed makes the same values.
 
-    Random normal floats, and whole numbers within the range that the call can take. Zeros would
-    flatter: random values draw more power, and an index that repeats stays in the cache.
+    Floats are random normal, integers uniform within the range that the call can take. Zeros would
+    make the call too fast: random values draw more power, and a repeated index stays in the cache.
     """
-    # Made where they are used: on the host one thread needs seconds for what a GPU makes in
-    # milliseconds.
+    # Made on the device: one thread of the host needs seconds for what a GPU makes in milliseconds.
     generator = torch.Generator(device).manual_seed(seed)
     bound, positive = _index_bound(call), traits_of(_name(call)).positive
     tensors = [_make(spec, bound, positive, generator, device) for spec in call.specs]
@@ -112,8 +111,7 @@ def _make(
     elif spec.dtype.is_floating_point or spec.dtype.is_complex:
         drawn = spec.dtype if spec.dtype in _DRAWN else torch.float32
         memory = torch.randn(extent, dtype=drawn, **where)
-        # A root of a negative number takes a path of its own, fifteen times slower, that no real
-        # step takes.
+        # The root of a negative number is fifteen times slower, and no real step takes one.
         memory = (memory.abs() if positive else memory).to(spec.dtype)
     else:
         memory = torch.randint(bound, (extent,), **where).to(spec.dtype)
@@ -121,8 +119,8 @@ def _make(
 
 
 def extent_behind(shape: Sequence[int], stride: Sequence[int]) -> int:
-    """Elements of the memory behind a tensor: with a stride of 0 fewer than its own, with gaps
-    more.
+    """The number of elements of the memory behind a tensor: fewer than the tensor's own where a
+    stride is 0, more where the strides leave gaps.
     """
     if 0 in shape:
         return 0
@@ -130,11 +128,11 @@ def extent_behind(shape: Sequence[int], stride: Sequence[int]) -> int:
 
 
 def _index_bound(call: Call) -> int:
-    """Indices run from 0 to this, exclusive."""
+    """The exclusive upper bound of a call's indices."""
     name = _name(call)
     if name in ("nll_loss_forward", "nll_loss_backward"):
-        # The scores are the operand of two extents, the classes its last; the backward reads the
-        # loss's gradient first.
+        # The scores are the first operand with two or more extents (the backward reads the loss's
+        # gradient before them); their second extent is the number of classes.
         return max(1, next(spec.shape for spec in call.specs if len(spec.shape) >= 2)[1])
     if name == "embedding_dense_backward":
         return max(1, int(named_arguments(call.func, call.args, call.kwargs)["num_weights"]))
@@ -144,7 +142,9 @@ def _index_bound(call: Call) -> int:
 
 
 def _true_indices(call: Call, tensors: list[Tensor]) -> None:
-    """Where the maxima really are: random places would be scattered as no pooling scatters them."""
+    """Replaces the random indices of a max-pooling backward by those of the true maxima: random
+    ones would scatter writes as no real pooling does.
+    """
     arguments = named_arguments(call.func, call.args, call.kwargs)
     pooled = arguments["self"]
     _, indices = torch.ops.aten.max_pool2d_with_indices(
@@ -163,20 +163,21 @@ def _name(call: Call) -> str:
 Thunk = Callable[[], Any]
 # Calls shorter than this are timed several at once: reading a thread's clock costs a system call.
 LEAST_SAMPLE_NS = 50_000
-# What is written to empty the caches: more than the L2 of any GPU, than a core's share of an L3.
+# Bytes written to empty the caches: more than the L2 of any GPU, or than a core's share of an L3.
 FLUSH_BYTES = {"cuda": 256 * 2**20, "cpu": 64 * 2**20}
-# What the host is taken to need for a call: at first, at least (100 us of filler), at most.
+# The time that the host is assumed to need for a call: at first, at least (100 us of filler), and
+# at most.
 FIRST_HOST_NS, LEAST_HOST_NS, MOST_HOST_NS = 250_000, 50_000, 20_000_000
 CUDA_WARM_S = 1.0
 QUANTILES = (0.1, 0.5, 0.9)
-# Calls whose kernels are counted and timed.
+# The number of calls whose kernels are counted and timed.
 KERNEL_CALLS = 9
 
 
 @dataclass(frozen=True, slots=True)
 class Samples:
-    """Times of one call in ns: of the device, by the wall, of the host alone (empty where the host
-    is the device); ``batch`` calls make a sample.
+    """Times of one call in ns: on the device, by wall clock, and on the host alone (empty where the
+    host is the device). A sample is the mean of ``batch`` calls.
     """
 
     device: list[int]
@@ -223,8 +224,8 @@ class CpuTimer:
 
 
 class WallTimer:
-    """Wall time until the GPU is done: for copies of pageable memory, which keep the host busy too,
-    so that nothing hides it.
+    """Wall time until the GPU is done. Used for copies of pageable memory: they keep the host busy
+    too, so their launch cannot be hidden behind a filler.
     """
 
     device = "cuda"
@@ -244,13 +245,13 @@ class WallTimer:
 
 
 class CudaTimer:
-    """Events around each call, behind a filler that hides the launch: a write that empties the L2,
-    then a spin.
+    """CUDA events around each call, behind a filler that hides the launch: a write that empties the
+    L2, then a spin.
 
-    The spin lasts twice as long as the host took for the calls before, so that the device never
-    waits for the host inside the bracket. Without ``flush`` the filler is the spin alone, and the
-    L2 stays warm. What a call returns goes back to the caching allocator at once, so from the
-    second call on its outputs are preallocated. Needs a CUDA device.
+    The spin lasts twice as long as the host took for the previous calls, so that the device never
+    waits for the host between the two events. Without ``flush`` the filler is the spin alone, and
+    the L2 stays warm. A call's outputs go back to the caching allocator at once, so from the
+    second call on they are preallocated. Needs a CUDA device.
     """
 
     device = "cuda"
@@ -278,8 +279,8 @@ class CudaTimer:
             end.record()
             host.append(took // batch)
             longest = max(LEAST_HOST_NS, min(took, MOST_HOST_NS))
-            # A queue of bounded length: beyond about a thousand launches the host would block
-            # inside the bracket.
+            # Bounds the queue: beyond about a thousand launches the host would block between the
+            # two events.
             if rep % 16 == 15:
                 torch.cuda.synchronize()
         torch.cuda.synchronize()
@@ -289,8 +290,8 @@ class CudaTimer:
 
 
 def spin_cycles(host_ns: int) -> int:
-    """Cycles of a spin that outlasts the host's work: twice ``host_ns`` at 2.1 GHz, more on slower
-    clocks.
+    """The cycles of a spin that outlasts the host's work: twice ``host_ns`` at 2.1 GHz, longer at
+    slower clocks.
     """
     return host_ns * 42 // 10
 
@@ -301,7 +302,7 @@ def make_timer(device: str, flush: bool) -> Timer:
 
 
 def first_line(error: Exception) -> str:
-    """The first line of what PyTorch says of an error, else the error's kind."""
+    """The first line of an error's message, or the error's type where it has no message."""
     return next(iter(str(error).splitlines()), type(error).__name__)
 
 
@@ -317,8 +318,8 @@ def require_device(device: str) -> None:
 
 @contextmanager
 def quiet(device: str) -> Iterator[bool]:
-    """One thread, and freed memory kept (yields whether it is); on a GPU the clocks are brought up
-    first.
+    """Sets up a quiet measurement: one thread, freed memory kept by the allocator (yields whether
+    it is), and on a GPU the clocks brought up first.
     """
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -339,10 +340,10 @@ def _warm_up() -> None:
 
 
 def keep_freed_memory() -> bool:
-    """Lets the allocator keep what is freed, as caching allocators do; False where it cannot.
+    """Lets the allocator keep freed memory, as caching allocators do; False where it cannot.
 
-    Otherwise every large output costs page faults, more in a whole step than in a loop over one
-    call.
+    Otherwise every large output costs page faults, more of them in a whole step than in a loop over
+    one call.
     """
     trim_threshold, mmap_max = -1, -4  # M_TRIM_THRESHOLD and M_MMAP_MAX of glibc's malloc.h
     try:
@@ -358,43 +359,43 @@ def median(values: Sequence[int]) -> int:
 
 
 def timing_fields(times: Sequence[int]) -> dict[str, Any]:
-    """The fields ``t_ns`` and ``rel_err`` of a profile row, of samples in ns."""
+    """The fields ``t_ns`` and ``rel_err`` of a profile row, from samples in ns."""
     p10, p50, p90 = map(round, np.quantile(times, QUANTILES))
     quantiles = {"p10": p10, "p50": p50, "p90": p90, "min": min(times), "n": len(times)}
     return {"t_ns": quantiles, "rel_err": round((p90 - p10) / (2 * max(1, p50)), 4)}
 
 
 def profiler(*activities: ProfilerActivity, **options: Any) -> profile:
-    """PyTorch's profiler of these activities, which says nothing itself."""
-    # Otherwise the tracer writes on stderr when it starts and stops, once a call.
+    """PyTorch's profiler of these activities, without its log messages."""
+    # Otherwise the tracer writes to stderr whenever it starts and stops.
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")
     return profile(activities=activities, **options)
 
 
 def workspace_bytes(thunk: Thunk, device: str) -> int:
-    """Bytes that a call holds at its peak beyond what it returns ("cpu" or "cuda").
+    """Bytes that a call holds at its peak beyond its outputs; ``device`` is "cpu" or "cuda".
 
-    As PyTorch's allocator counts them: scratch memory that a library takes from the system itself
-    is not seen.
+    PyTorch's allocator counts them: scratch memory that a library takes directly from the system is
+    not included.
     """
     return _cuda_workspace(thunk) if device == "cuda" else peak_beyond(_cpu_allocations(thunk))
 
 
 def peak_beyond(changes: Sequence[int]) -> int:
-    """The most that was held beyond what is held in the end, of allocations (positive) and frees
-    (negative) in turn.
+    """The peak of the bytes held, beyond those still held in the end; ``changes`` are allocations
+    (positive) and frees (negative) in their order.
     """
     held = [0, *accumulate(changes)]
     return max(held) - max(0, held[-1])
 
 
 def _cpu_allocations(thunk: Thunk) -> list[int]:
-    """Bytes taken (positive) and given back (negative) during a call, in turn."""
+    """Bytes allocated (positive) and freed (negative) during a call, in their order."""
     with torch.no_grad(), profiler(ProfilerActivity.CPU, profile_memory=True) as trace:
         result = thunk()
     roots = trace.profiler.kineto_results.experimental_event_tree()
     changes = [size for _, size in sorted(_allocations(roots))]
-    del result  # held until here: what the call returns is no workspace, but stays in the end
+    del result  # held until here, so that the call's outputs are not counted as workspace
     return changes
 
 
@@ -418,10 +419,10 @@ def _cuda_workspace(thunk: Thunk) -> int:
 
 
 def cuda_kernels(thunks: Sequence[Thunk], calls: int = KERNEL_CALLS) -> tuple[int, int]:
-    """Kernels and copies that a call launches, and their time in ns together, as CUPTI saw them:
-    the median of several calls, of the ``thunks`` in turn.
+    """The number of kernels and copies that a call launches, and their total time in ns, as seen by
+    CUPTI: the median over ``calls`` calls, of the ``thunks`` in turn.
 
-    The calls follow one another, with whatever the caches hold. Needs a CUDA device.
+    The caches are not emptied between the calls. Needs a CUDA device.
     """
     torch.cuda.synchronize()
     with torch.no_grad(), profiler(ProfilerActivity.CPU, ProfilerActivity.CUDA) as trace:
@@ -439,10 +440,11 @@ def cuda_kernels(thunks: Sequence[Thunk], calls: int = KERNEL_CALLS) -> tuple[in
 
 
 def of_one_call(events: Sequence[tuple[float, int]], calls: int) -> tuple[int, int]:
-    """(launches, ns) of one of several equal calls, of what a device ran: (start, ns) each.
+    """The launches and the ns of one call; ``events`` holds (start, ns) of everything that a device
+    ran for several equal calls.
 
-    Calls that did not launch alike (a library that tries algorithms in its first) are told by their
-    mean.
+    Where the calls launched different numbers of kernels (a library may try algorithms in its
+    first call), both figures are means.
     """
     times = [time for _, time in sorted(events)]
     launches, odd = divmod(len(times), calls)

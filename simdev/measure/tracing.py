@@ -1,7 +1,8 @@
-"""Runs a training step under the recorder: on fake tensors, or on real ones where it must.
+"""Runs a training step under the recorder: on fake tensors, or on real ones where it depends on
+their values.
 
 ``capture`` calls it. An optimizer is a row of OPTIMIZERS here, with the update that is measured;
-its update op is described in ``simdev.nouns.semantics.kinds``, and what it keeps in memory in
+its update op is described in ``simdev.nouns.semantics.kinds``, and its state in memory in
 ``simdev.nouns.memory``.
 """
 
@@ -35,14 +36,13 @@ from ..ground import PACKAGE
 from ..ground.errors import InputError, SimdevError
 from .record import Recorder, Scopes, TensorSpec, UntoldBufferError
 
-# What an optimizer does to one parameter: the update op, its state, and the same work as calls of
-# PyTorch.
+# An optimizer's update of one parameter: the op, the state, and the same work as calls of PyTorch.
 
 
 @dataclass(frozen=True, slots=True)
 class Optimizer:
-    """An optimizer: kind of its update op, tensors of state a parameter has, the update, and
-    PyTorch's own.
+    """An optimizer: the kind of its update op, the number of state tensors per parameter, the
+    update of one parameter, and the constructor of PyTorch's optimizer.
     """
 
     kind: str
@@ -58,8 +58,9 @@ def optimizer_named(name: str) -> Optimizer:
     return OPTIMIZERS[name]
 
 
-# The updates below are what PyTorch's single-tensor paths run (``foreach=False``): its fused paths
-# update many parameters at once, which a placement could not tear apart.
+# The updates below run the operators of PyTorch's single-tensor paths (``foreach=False``): its
+# fused paths update many parameters at once, and a placement could not put those on several
+# devices.
 
 
 def sgd_momentum_update(parameter: Tensor, gradient: Tensor, momentum: Tensor) -> None:
@@ -84,8 +85,7 @@ OPTIMIZERS = {
 }
 
 
-# Refuses what torch.compile made: it would run eagerly, without a word, while operators are
-# watched.
+# Refuses compiled modules and functions: under the recorder they would silently run eagerly.
 
 _HOME = str(Path(torch.__file__).parent)
 _LIBRARIES = ("<", *{sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")})
@@ -93,8 +93,8 @@ _LIBRARIES = ("<", *{sysconfig.get_path(name) for name in ("stdlib", "purelib", 
 
 @contextmanager
 def refusing_compiled(module: nn.Module) -> Iterator[None]:
-    """Raises InputError where the block calls what torch.compile made: a module, a function, or the
-    ``forward`` of a module.
+    """Raises InputError where the block calls a module, a function, or the ``forward`` of a module
+    that torch.compile made.
     """
     # Nothing is compiled before torch._dynamo is imported, and importing it takes seconds.
     dynamo: Any = sys.modules.get("torch._dynamo.eval_frame")
@@ -105,7 +105,7 @@ def refusing_compiled(module: nn.Module) -> Iterator[None]:
     names = {id(child): name for name, child in module.named_modules()}
 
     def refuse(callback: Any) -> Any:
-        # Whoever runs what was compiled asks for the compiler; None and False are for running it
+        # Compiled code asks here for the compiler's callback; None and False mean that it runs
         # uncompiled.
         if callback not in (None, False):
             local = sys._getframe(1).f_locals
@@ -115,7 +115,7 @@ def refusing_compiled(module: nn.Module) -> Iterator[None]:
     dynamo._callback_from_stance = refuse
     try:
         with warnings.catch_warnings():
-            # Of whoever watches modules, as captures do.
+            # PyTorch warns where modules have hooks, and captures set some.
             warnings.filterwarnings("ignore", r"Using .torch\.compile\(module\). when there are")
             yield
     finally:
@@ -129,12 +129,12 @@ def _refuse(function: Any, arguments: Sequence[Any], names: Mapping[int, str]) -
     if getattr(function, "__name__", "") == "forward" and module is None:
         module = next(iter(arguments), None)  # compiled where its class is defined
     if isinstance(module, nn.Module):
-        # The name of what was compiled, not of the module that holds it.
+        # The name of the compiled module, without the wrapper that holds it.
         path = names.get(id(module), type(module).__name__).replace("_orig_mod", "").strip(".")
         what = f'the module "{path}"' if path else "the module"
         instead = "give the module as it was before: its _orig_mod, or without .compile()"
     elif function.__code__.co_filename.startswith(_HOME):
-        return  # attention of PyTorch's own, which is no other in an eager step
+        return  # PyTorch compiles its own attention, in an eager step too
     else:
         what = f"the function {function.__qualname__}"
         instead = "give the function as it was before"
@@ -146,8 +146,8 @@ def _refuse(function: Any, arguments: Sequence[Any], names: Mapping[int, str]) -
 
 @contextmanager
 def refusing_updates() -> Iterator[None]:
-    """Raises InputError where the block runs a backward or an optimizer itself: a step has one of
-    each, behind its loss.
+    """Raises InputError where the block itself runs a backward or an optimizer: a step has one of
+    each, after its loss.
     """
     run = torch.autograd.backward
 
@@ -169,9 +169,9 @@ def refusing_updates() -> Iterator[None]:
 
 Loss = Callable[..., Tensor]
 Gradient = tuple[tuple[int, int], TensorSpec]
-"""Where a gradient comes from, and what it looks like to the update."""
+"""A gradient's source (record, output), and its spec as the update reads it."""
 
-# What only values can tell: a step that asks for them is run on real tensors.
+# Raised by fake tensors where a step needs their values: it is then run on real tensors.
 NEEDS_VALUES = (
     DataDependentOutputException,
     DynamicOutputShapeException,
@@ -183,8 +183,8 @@ NEEDS_VALUES = (
 
 @dataclass(frozen=True, slots=True)
 class Traced:
-    """A step as it was recorded: the names of its leaves by record, the gradients of its
-    parameters; ``real`` where it ran on real tensors.
+    """A recorded step: the names of its leaves by record, and the gradients of its parameters by
+    name; ``real`` where it ran on real tensors.
     """
 
     recorder: Recorder
@@ -211,7 +211,7 @@ def trace_step(
     with refusing("captured"), refusing_compiled(module):
         state = step.state().values()
         if any(map(is_lazy, state)):
-            # A first call is what gives a lazy module its shapes.
+            # A lazy module gets its shapes in its first call.
             with torch.no_grad():
                 loss(module, *inputs)
         try:
@@ -226,13 +226,15 @@ def trace_step(
 
 
 def _mode(tensors: Iterable[Tensor]) -> FakeTensorMode:
-    """The mode of tensors that are fake already, else a new one: modes do not mix."""
+    """The mode of the tensors that are fake already, else a new mode: modes do not mix."""
     modes = (tensor.fake_mode for tensor in tensors if isinstance(tensor, FakeTensor))
     return next(modes, None) or FakeTensorMode()
 
 
 class _Step(nn.Module):
-    """The work done with a module, whose parameters can be exchanged for others meanwhile."""
+    """A module together with the loss of its step, so that ``functional_call`` can run the loss
+    with other parameters.
+    """
 
     def __init__(self, module: nn.Module, loss: Callable[..., Any]) -> None:
         super().__init__()
@@ -240,12 +242,12 @@ class _Step(nn.Module):
         self.loss = loss
 
     def state(self) -> dict[str, Tensor]:
-        """Parameters, then buffers, each once: the order of the leaves, and of the updates."""
+        """Parameters, then buffers, each once: in the order of the leaves and of the updates."""
         return {**dict(self.named_parameters()), **dict(self.named_buffers())}
 
     def forward(self, use: Callable[[Tensor], None], *inputs: Tensor) -> None:
-        """Hands the loss to ``use`` while the exchange lasts: what is computed anew in the backward
-        (checkpoints) meets the same parameters.
+        """Computes the loss and passes it to ``use`` while the parameters are exchanged, so that a
+        backward that recomputes its forward (checkpoints) reads the same parameters.
         """
         with refusing_updates():
             loss = self.loss(self.module, *inputs)
@@ -253,8 +255,8 @@ class _Step(nn.Module):
 
 
 class _Tracer:
-    """One recorded run; ``mode`` None: on copies of the real tensors. ``exact``: raises
-    UntoldBufferError where fake tensors tell no size.
+    """One recorded run of a step, on fake tensors of ``mode`` (None: on copies of the real ones).
+    With ``exact`` it raises UntoldBufferError where a fake tensor hides the size of a buffer.
     """
 
     def __init__(
@@ -315,28 +317,28 @@ def _copied(tensor: Tensor) -> Tensor:
 
 @contextmanager
 def refusing(done: str) -> Iterator[None]:
-    """Turns whatever the code of a step raises into InputError, with its place; ``done`` says what
-    cannot be done to the step ("captured").
+    """Turns any exception of a step's code into InputError, with its place in the user's code. The
+    message is "the step cannot be ``done``", for example "captured".
     """
     try:
         yield
     except SimdevError:
         raise
     except Exception as error:
-        # The code is the user's, and PyTorch's: it raises whatever it stumbles over.
+        # The user's code and PyTorch's may raise any exception.
         reason = f"{reason_of(error)}{_place(error)}"
         raise InputError(f"the step cannot be {done}: {reason}") from error
 
 
 def reason_of(error: Exception) -> str:
-    """The first line of what an error says, behind its kind unless PyTorch raised it."""
+    """The first line of an error's message, after the error's type unless PyTorch raised it."""
     lines = str(error).strip().splitlines() or ["no reason told"]
     kind = "" if isinstance(error, RuntimeError) else f"{type(error).__name__}: "
     return kind + lines[0]
 
 
 def _place(error: Exception) -> str:
-    """The last line of the user's own code that an error passed through."""
+    """The innermost line of the user's code that an error passed through, as " (file, line n)"."""
     every = traceback.extract_tb(error.__traceback__)
     frames = [frame for frame in every if is_users(frame.filename)]
     return f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
@@ -353,7 +355,7 @@ def is_users(file: str) -> bool:
 
 
 def running_line() -> str:
-    """The line of the user's code that is running ("train.py:12"), "" where none is (in hooks of
+    """The line of the user's code that is running ("train.py:12"), or "" where none is (in hooks of
     autograd).
     """
     frame: Any = sys._getframe(1)
@@ -366,8 +368,8 @@ def running_line() -> str:
 
 
 def argument_names(function: Callable[..., Any]) -> list[str]:
-    """The names of the arguments that a function or a module takes by their places; none where it
-    is written in C, or takes *tensors: then Python has no names for them.
+    """The names of the positional arguments of a function or a module; empty where Python knows no
+    names, because the function is written in C or takes *tensors.
     """
     try:
         parameters = inspect.signature(getattr(function, "forward", function)).parameters.values()
@@ -377,9 +379,7 @@ def argument_names(function: Callable[..., Any]) -> list[str]:
 
 
 def with_argument_names(function: Callable[..., Any], *names: str) -> Callable[..., Any]:
-    """The function, whose arguments bear other names from now on: the recorder names inputs by
-    them.
-    """
+    """The function, with its arguments renamed to ``names``: the recorder names inputs by them."""
     kind = inspect.Parameter.POSITIONAL_ONLY
     parameters = [inspect.Parameter(name, kind) for name in names]
     function.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
@@ -387,7 +387,7 @@ def with_argument_names(function: Callable[..., Any], *names: str) -> Callable[.
 
 
 def _input_names(loss: Callable[..., Any]) -> list[str]:
-    """Names of the batch's tensors: those of the loss's arguments after the module, else input_0,
+    """The names of the batch's tensors: the arguments of the loss after the module, then input_0,
     input_1, ...
     """
     names = argument_names(loss)[1:]

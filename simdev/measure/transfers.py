@@ -1,16 +1,16 @@
 """Measures transfers: copies by size on a device, and messages between two processes of this
 machine.
 
-Copies are between host and device (pinned and pageable memory) and within a device. Their rows are
-those of a collective named ``copy``: ``from`` and ``to`` are ``host`` or the kind of device;
-``span`` says which memory of the host it is (pinned or pageable), else where both ends are (device,
-core).
+Copies are between host and device (pinned and pageable memory) and within a device. Their rows have
+the format of a collective named ``copy``: ``from`` and ``to`` are ``host`` or the kind of device;
+``span`` is the kind of host memory (pinned or pageable) or, for a copy within one place, that place
+(device, core).
 
 Messages are a ping-pong with PyTorch's gloo over the loopback interface; half a round trip is a
 transfer. The line latency + bytes / bandwidth is fitted by least squares on the relative error, so
-that small transfers count as much as large ones. Limit: wall time, which a busy machine only
-lengthens; so each size is measured in many short rounds spread over the run, and the round with the
-least median counts. Each message is of other memory than those before, as in a step.
+that small transfers count as much as large ones. Limit: the clock is wall time, which a busy
+machine lengthens; so each size is measured in many short rounds spread over the run, and the round
+with the least median counts. Successive messages use different memory, as in a step.
 
 ``profiles`` calls it for copies, ``simdev profile --links`` for messages between processes.
 """
@@ -47,7 +47,7 @@ COPY_SIZES = tuple(2048 * 4**i for i in range(10))  # 2 KiB to 512 MiB
 COPY_REPS = 20
 COPY_SETS = 3
 COPY_ROW = {"v": 1, "coll": "copy", "ranks": 1, "dt": "uint8", "conc": 1, "src": "measured"}
-LARGE_COPY = 2**26  # such copies push themselves out of the caches: one set of memory is enough
+LARGE_COPY = 2**26  # larger copies exceed the caches: one set of memory is enough
 
 MESSAGE_SIZES = tuple(4096 * 2**i for i in range(13))  # 4 KiB to 16 MiB
 ROUNDS, REPS, MESSAGE_WARM_UPS = 16, 11, 2
@@ -57,7 +57,7 @@ MEMORY_SHARE = 0.9  # of the machine's RAM; the devices divide it
 def measure_copies(
     device: str, kind: str, sizes: Sequence[int] = COPY_SIZES, progress: Progress | None = None
 ) -> tuple[list[Fields], Fields, Fields]:
-    """Rows of all copies of a device ("cpu" or "cuda"), the method, and the noise figure."""
+    """The rows of all copies of a device ("cpu" or "cuda"), the method, and the noise."""
     timer, wall = make_timer(device, flush=False), WallTimer()
     noise = Noise(timer)
     copies = list(_copies(device, kind, sizes))
@@ -88,7 +88,7 @@ def measure_copies(
 def _copies(
     device: str, kind: str, sizes: Sequence[int]
 ) -> Iterator[tuple[str, str, str, int, Callable[[], Callable[[], Any]]]]:
-    """(from, to, span, bytes, maker of a call that copies) of every copy to be measured."""
+    """Every copy to be measured: (from, to, span, bytes, a maker of the copying call)."""
     if device == "cpu":
         for size in sizes:
             yield "host", "host", "core", size, partial(_copy, size, "cpu", "cpu", False)
@@ -112,7 +112,7 @@ def _copy(size: int, source: str, target: str, pinned: bool) -> Callable[[], Any
 
 @dataclass(frozen=True, slots=True)
 class LinkFit:
-    """A fitted line: seconds = latency + bytes / bandwidth; errors are relative, over the measured
+    """The fitted line seconds = latency + bytes / bandwidth. Errors are relative, over the measured
     sizes.
     """
 
@@ -124,8 +124,8 @@ class LinkFit:
 
 @dataclass(frozen=True, slots=True)
 class LinkTimes:
-    """Median seconds of a transfer of each size in its quietest round, with the 10th and 90th
-    percentile there.
+    """For each size, the median seconds of a transfer in its quietest round, and the 10th and 90th
+    percentiles of that round.
     """
 
     sizes: tuple[int, ...]
@@ -135,18 +135,20 @@ class LinkTimes:
 
 
 Message = Callable[[int, Tensor, Tensor], Any]
-"""A call of a rank with a tensor of the size of the message, and with one of half of it."""
+"""A communication to measure, called with the rank, a tensor of the message's size, and a tensor of
+half that size.
+"""
 
 
 def there_and_back(rank: int, whole: Tensor, _: Tensor) -> None:
-    """A transfer from rank 0 to rank 1, and one back."""
+    """Sends a tensor from rank 0 to rank 1, and back."""
     for sender in (0, 1):
         (dist.send if rank == sender else dist.recv)(whole, 1 - rank)
 
 
 def measure_messages(call: Message = there_and_back, messages: int = 2) -> LinkTimes:
-    """Seconds of one of the ``messages`` that a call sends one after another between two local
-    processes, ROUNDS times REPS calls of each size.
+    """Seconds of one message between two local processes, by size. A ``call`` sends ``messages``
+    of them one after another; each size is measured in ROUNDS rounds of REPS calls.
     """
     times = between_two(_play, call, messages)
     quietest = [
@@ -157,7 +159,7 @@ def measure_messages(call: Message = there_and_back, messages: int = 2) -> LinkT
 
 
 def between_two(play: Callable[..., Any], *arguments: Any) -> Any:
-    """The answer of ``play(rank, *arguments)`` on rank 0 of two processes, each on a core."""
+    """The result of ``play(rank, *arguments)`` on rank 0 of two processes, each on its own core."""
     with tempfile.TemporaryDirectory() as folder, unfinished(folder):
         spawn(_side, (folder, play, *arguments), nprocs=2)
         return json.loads(Path(folder, "times.json").read_text(encoding="utf-8"))
@@ -165,7 +167,7 @@ def between_two(play: Callable[..., Any], *arguments: Any) -> Any:
 
 def _side(rank: int, folder: str, play: Callable[..., Any], *arguments: Any) -> None:
     stay_on_core(rank)
-    # Otherwise gloo takes the interface of the host's name, which may be a real network.
+    # Otherwise gloo uses the interface of the host's name, which may be a real network.
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     dist.init_process_group("gloo", f"file://{folder}/meeting", rank=rank, world_size=2)
     times = play(rank, *arguments)
@@ -176,7 +178,7 @@ def _side(rank: int, folder: str, play: Callable[..., Any], *arguments: Any) -> 
 
 
 def stay_on_core(rank: int) -> None:
-    """Keeps this process, with all threads that it starts, on a core, the device of its rank."""
+    """Pins this process, with all threads that it starts, to one core: the device of its rank."""
     torch.set_num_threads(1)
     if hasattr(os, "sched_setaffinity"):
         cores = sorted(os.sched_getaffinity(0))
@@ -184,7 +186,7 @@ def stay_on_core(rank: int) -> None:
 
 
 def _play(rank: int, call: Message, messages: int) -> list[list[list[float]]]:
-    """Seconds of a message of each size, by round."""
+    """Seconds of a message, by round, size and repetition."""
     largest = max(MESSAGE_SIZES)
     place = _places(torch.randn((FLUSH_BYTES["cpu"] + 2 * largest) // 4), largest)
 
@@ -202,8 +204,8 @@ def _play(rank: int, call: Message, messages: int) -> list[list[list[float]]]:
 
 
 def _places(pool: Tensor, largest: int) -> Callable[[int], tuple[Tensor, Tensor]]:
-    """Gives tensors of a size and of half of it, each time at the next place of a pool, so that the
-    caches do not hold them.
+    """A function that returns tensors of a size and of half that size, each time at the next place
+    in a pool, so that the caches do not hold them.
     """
     begin = 0
 
@@ -217,7 +219,7 @@ def _places(pool: Tensor, largest: int) -> Callable[[int], tuple[Tensor, Tensor]
 
 
 def fit_line(sizes: Sequence[int], seconds: Sequence[float]) -> LinkFit:
-    """The line that makes the sum of squared relative errors least.
+    """The line that minimises the sum of squared relative errors.
 
     Raises InputError for fewer than two sizes, or times that do not grow with them.
     """
@@ -230,7 +232,7 @@ def fit_line(sizes: Sequence[int], seconds: Sequence[float]) -> LinkFit:
         np.stack([1 / t, n / t], 1), np.ones_like(t), rcond=None
     )
     if latency < 0:
-        # No transfer starts before it is sent: the line through the origin is the nearest.
+        # A latency cannot be negative: the best line that is left goes through the origin.
         latency, per_byte = 0.0, float((n / t).sum() / ((n / t) ** 2).sum())
     if per_byte <= 0:
         raise InputError("seconds: do not grow with the sizes")
@@ -239,7 +241,7 @@ def fit_line(sizes: Sequence[int], seconds: Sequence[float]) -> LinkFit:
 
 
 def cluster_object(devices: int, kind: str, times: LinkTimes, fit: LinkFit) -> Fields:
-    """A cluster in the JSON format v1: ``devices`` alike, every two linked as measured."""
+    """A cluster in the JSON format v1: ``devices`` equal devices, each pair linked as measured."""
     ram = memory_bytes()
     if ram is None:
         raise InputError("memory: the operating system does not tell how much there is")

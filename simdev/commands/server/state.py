@@ -63,8 +63,9 @@ class Loaded:
 
 def unknown(noun: str, name: str) -> RequestError:
     """The error for a "scenario" or "session" (``noun``) with a name that is not known."""
-    state = "open" if noun == "session" else "loaded"
-    return RequestError(f'{noun}: "{name}" is not {state}, or no longer', f"unknown_{noun}")
+    if noun == "session":
+        return RequestError(f'session: "{name}" is not open, or no longer', "unknown_session")
+    return RequestError(f'scenario: "{name}" is not loaded, or no longer', "unknown_scenario")
 
 
 class ServerState:

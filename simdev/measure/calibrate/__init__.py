@@ -1,10 +1,10 @@
-"""Calibration: a scenario fitted to what was measured, beside the one it came from, how well each
-tells the trace, and the files of what was fitted.
+"""Calibration: fits a scenario to measurements, reports how well the original and the fitted
+scenario predict the trace, and writes the fitted one to files.
 
 ``simdev calibrate`` is the caller. ``calibrate`` fits gaps, latencies, bandwidths and efficiencies
-to a trace: ``observe`` reads it, ``fit`` fits, ``solve`` is the mathematics, and here the fitted
-scenario is executed, told and written. ``hosts`` and ``steps`` fit host times, and here they are
-written too. Where steps follow one another, periods are compared (``simdev.execution.period``).
+to a trace: ``observe`` reads the trace, ``fit`` fits, ``solve`` is the mathematics; this module
+executes, reports and writes the fitted scenario. It also writes the host times that ``hosts`` and
+``steps`` fit. Where steps follow one another, periods are compared (``simdev.execution.period``).
 """
 
 from __future__ import annotations
@@ -76,14 +76,14 @@ __all__ = [
     "write_hosted",
 ]
 
-# A calibrated scenario, or its cluster alone, as files: what was fitted in its place, all else as
-# it was.
+# Writes a calibrated scenario, or its cluster alone: fitted values replace the old ones, and
+# everything else stays unchanged.
 
 
 def fitted_cluster(calibration: Calibration) -> Cluster:
-    """The fitted cluster with the provenance of what was fitted."""
+    """The fitted cluster, with the provenance of the fitted values."""
     cluster = calibration.scenario.cluster
-    # An origin that was told for all links, or all devices, is theirs no more.
+    # An entry for all links, or for all devices, is no longer true once one of them is fitted.
     stale = set()
     for parameter in calibration.parameters:
         if parameter.fitted and parameter.on_links:
@@ -102,15 +102,15 @@ def write_fitted_cluster(calibration: Calibration, path: PathLike) -> None:
 def write_fitted(
     calibration: Calibration, source: PathLike, path: PathLike, place: PathLike | None = None
 ) -> None:
-    """Write the scenario of the file ``source`` with what was fitted, whole or not at all.
+    """Write the scenario of the file ``source`` with the fitted values, whole or not at all.
 
-    The file holds the cluster itself, and the graph too where efficiencies were fitted: the ops of
-    their classes carry times. Other parts stay the files that they were, told from the
-    folder of ``place`` (``path`` where that is None: it may be a temporary file). Raises
-    InputError, OSError.
+    The file holds the cluster itself and, where efficiencies were fitted, also the graph: the ops
+    of the fitted classes carry times. Other parts remain references to their files, relative to the
+    folder of ``place`` (None: of ``path``, which may be a temporary file). Raises InputError,
+    OSError.
     """
     written = _document(source, place or path)
-    # By the writer of clusters, so that both outputs say the same.
+    # The writer of clusters makes this text too, so that both outputs agree.
     written["cluster"] = json.loads(cluster_text(fitted_cluster(calibration)))
     timed = _timed_ops(calibration)
     if timed:
@@ -121,9 +121,9 @@ def write_fitted(
 def write_fitted_steps(
     fit: StepFit, source: PathLike, path: PathLike, place: PathLike | None = None
 ) -> None:
-    """Write the scenario of the file ``source`` with the host times fitted, whole or not at all.
+    """Write the scenario of the file ``source`` with the fitted host times, whole or not at all.
 
-    Paths are told as by ``write_fitted``. Raises InputError, OSError.
+    Paths are relative as in ``write_fitted``. Raises InputError, OSError.
     """
     times = {phase: time_text(time) for phase, time in fit.host_time.items()}
     origin = {
@@ -142,7 +142,7 @@ def write_fitted_steps(
 def write_hosted(
     calibration: HostCalibration, source: PathLike, path: PathLike, place: PathLike | None = None
 ) -> None:
-    """Write the scenario of the file ``source`` with a graph whose ops tell their host's times,
+    """Write the scenario of the file ``source`` with a graph whose ops carry their host times,
     whole or not at all. Raises InputError, OSError.
     """
     times = {
@@ -155,7 +155,7 @@ def write_hosted(
 
 
 def _document(source: PathLike, place: PathLike) -> dict[str, Any]:
-    """The document of a scenario's file, its paths told from the folder of ``place``."""
+    """The document of a scenario's file, with paths relative to the folder of ``place``."""
     target = os.path.dirname(os.fspath(place))
     return {"version": VERSION} | moved(plain(read_json(source)), _folder(source), target)
 
@@ -165,7 +165,7 @@ def _write(
 ) -> None:
     if provenance:
         written["provenance"] = written.get("provenance", {}) | provenance
-    # A part a line: what people may want to see beside the graph stays legible.
+    # Each part on its own line: the parts beside the (long) graph stay legible.
     lines = ",\n".join(
         f"{json.dumps(key)}: {json.dumps(part, ensure_ascii=False)}"
         for key, part in written.items()
@@ -178,7 +178,7 @@ def _folder(source: PathLike) -> str:
 
 
 def _timed_ops(calibration: Calibration) -> dict[str, dict[str, str]]:
-    """The fitted times of ops by kind of device, by the name of the op."""
+    """For each op of a fitted class, by name: its times by kind of device."""
     fitted = (parameter for parameter in calibration.parameters if parameter.fitted)
     classes = {parameter.of for parameter in fitted if parameter.quantity == "efficiency"}
     return {
@@ -189,7 +189,7 @@ def _timed_ops(calibration: Calibration) -> dict[str, dict[str, str]]:
 
 
 def _graph_with(source: PathLike, field: str, timed: Mapping[str, str | Mapping[str, str]]) -> Any:
-    """The graph of a scenario's file whose ops have these values in a field, by their names."""
+    """The graph of a scenario's file, with the values ``timed`` (by op name) in a field of ops."""
     part = read_json(source)["graph"]
     graph = plain(
         part if isinstance(part, dict) else read_json(os.path.join(_folder(source), part))
@@ -200,7 +200,7 @@ def _graph_with(source: PathLike, field: str, timed: Mapping[str, str | Mapping[
 
 
 def _provenance(calibration: Calibration, efficiencies: bool) -> dict[str, Any]:
-    """Where the fitted numbers come from: those of the cluster, or the efficiencies."""
+    """The provenance of the fitted numbers: of the efficiencies, or of the cluster's numbers."""
     return {
         f"{'links' if parameter.on_links else 'devices'}.{parameter.of}.{parameter.quantity}": {
             "value": float(parameter.value),
@@ -220,8 +220,8 @@ NAMES_SHOWN = 3
 
 @dataclass(frozen=True, slots=True)
 class Residual:
-    """A task: the seconds it took by the trace (mean over the steps), by the scenario before, and
-    as fitted.
+    """The seconds of a task in the trace (mean over the steps), in the original scenario, and in
+    the fitted one.
     """
 
     task: str
@@ -238,10 +238,10 @@ class Residual:
 
 @dataclass(frozen=True, slots=True)
 class Quality:
-    """How well durations of one kind (op, transfer) are told, each as (before, fitted).
+    """How well durations of one kind (op, transfer) are predicted, each figure as (before, fitted).
 
-    ``rms_s`` in seconds, ``rms_relative`` as a share of what was measured; ``r2`` is None where all
-    measured durations are equal.
+    ``rms_s`` is in seconds, ``rms_relative`` relative to the measured durations; ``r2`` is None
+    where all measured durations are equal.
     """
 
     kind: str
@@ -260,14 +260,14 @@ class Quality:
 
 @dataclass(frozen=True)
 class Calibration:
-    """The answer of ``calibrate``.
+    """The result of ``calibrate``.
 
-    ``steps_s`` are the measured steps in seconds (their period alone, where the scenario's steps
-    follow one another), ``before_s`` and ``fitted_s`` the step times of the two scenarios. Three
-    lists of names say what could not be used: ``strangers``, spans of no task; ``absent``, tasks
-    without a span; ``uneven``, tasks with more or fewer spans than the others. ``overlap`` is the
-    share of spans that begin before the one before them on their serial queue has ended; 0 where
-    that is too rare to matter.
+    ``steps_s`` are the measured steps in seconds (a single value, their period, where the
+    scenario's steps follow one another), ``before_s`` and ``fitted_s`` the step times of the
+    original and the fitted scenario. Three lists of names were not used: ``strangers``, spans of no
+    task; ``absent``, tasks without a span; ``uneven``, tasks with more or fewer spans than most.
+    ``overlap`` is the share of spans that begin before the previous span on their serial queue has
+    ended; 0 where that is too rare to matter.
     """
 
     scenario: Scenario
@@ -284,7 +284,7 @@ class Calibration:
     overlap: float
 
     def to_json(self) -> dict[str, Any]:
-        """The answer of ``simdev calibrate --json``: times in seconds, bandwidths in bytes per
+        """The output of ``simdev calibrate --json``: times in seconds, bandwidths in bytes per
         second.
         """
         return {
@@ -312,19 +312,20 @@ class Calibration:
 def calibrate(scenario: Scenario, measured: Measured, names: Sequence[str] = FIT) -> Calibration:
     """Fit the named quantities of a scenario to a measured trace.
 
-    ``names`` are of gap, latency, bandwidth, efficiency, ``efficiency:KIND/OP`` (patterns). What
-    the trace does not tell keeps its value and says why. Raises InputError, MissingCostError,
-    DeadlockError; SimdevError without scipy.
+    ``names`` are among gap, latency, bandwidth, efficiency, ``efficiency:KIND/OP`` (patterns). A
+    quantity that the trace does not determine keeps its value, and its note says why. Raises
+    InputError, MissingCostError, DeadlockError; SimdevError without scipy.
     """
     scene, parameters = fit(scenario, measured, names)
     fitted = with_parameters(scenario, parameters)
-    # Executed, not summed up: queues and waits shift the step as a whole.
+    # Both scenarios are executed rather than their tasks summed up: queues and waits affect the
+    # step as a whole.
     before, after = (execute(of_every_device(there)).trace for there in (scenario, fitted))
     residuals = tuple(_residuals(scene, before, after))
     steps, strangers = scene.steps, scene.steps.strangers
     if follow_one_another(scenario.strategy, scenario.steps):
         tasks = frozenset(scene.task_graph.tasks.name)
-        # Of a name that comes several times in a step, the count of spans tells no step.
+        # Where a name occurs several times in a step, its spans cannot be assigned to steps.
         alike = Counter(scene.task_graph.tasks.name)
         known = [residual.task for residual in residuals if alike[residual.task] == 1]
         lengths = [period_ps(measured, known)]
@@ -352,7 +353,7 @@ def calibrate(scenario: Scenario, measured: Measured, names: Sequence[str] = FIT
 def _residuals(scene: Scene, before: Trace, after: Trace) -> Iterator[Residual]:
     tasks = scene.task_graph.tasks
     measured = (scene.steps.finish - scene.steps.start).mean(axis=0)
-    # By name: of several steps the first is compared, and dispatches come behind the last.
+    # Matched by name: of several steps the first is compared, and dispatches follow the last.
     lasting = [
         dict(
             zip(
@@ -382,7 +383,7 @@ def _quality(kind: str, residuals: Sequence[Residual]) -> Quality:
 
 
 def with_parameters(scenario: Scenario, parameters: Sequence[Parameter]) -> Scenario:
-    """The scenario with what was fitted."""
+    """The scenario with the fitted values."""
     cluster, graph = scenario.cluster, graph_of(scenario)
     fitted = [parameter for parameter in parameters if parameter.fitted]
     for parameter in fitted:
@@ -410,7 +411,7 @@ def _with_number(cluster: Cluster, parameter: Parameter) -> Cluster:
 
 
 def _with_efficiencies(scenario: Scenario, efficiencies: Mapping[str, Fraction]) -> Graph:
-    """Ops whose class was fitted carry their times themselves, by kind of device, in whole ps."""
+    """The graph, with times by kind of device, in whole ps, on each op whose class was fitted."""
     devices = [device for device in scenario.cluster.devices if device.runs_ops]
     kinds = list(dict.fromkeys(device.kind for device in devices))
     graph = graph_of(scenario)
@@ -425,7 +426,7 @@ def _timed(
     for kind in kinds:
         efficiency = efficiencies.get(f"{kind}/{op.kind}")
         cost = scenario.costs.cost(graph_of(scenario), row, kind)
-        # A table of times replaces what the op had: it keeps what the op says of other devices.
+        # The new table of times replaces the op's old one, so it also keeps its other devices.
         if cost is not None and (efficiency is not None or op.seconds_on(kind) is not None):
             times[kind] = Fraction(picoseconds(cost.seconds / (efficiency or 1)), PS_PER_SECOND)
     if not any(f"{kind}/{op.kind}" in efficiencies for kind in times):
@@ -434,8 +435,8 @@ def _timed(
 
 
 def calibration_text(calibration: Calibration) -> str:
-    """The parameters, how well they tell the trace, the largest residuals, and what was left
-    out.
+    """The parameters, how well they predict the trace, the largest residuals, and the spans and
+    tasks that were left out.
     """
     tables = [make(calibration) for make in (_parameter_table, _quality_table, _residual_table)]
     parts = [_headline(calibration), *(table_text(table) for table in tables if table.rows)]

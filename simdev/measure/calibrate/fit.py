@@ -1,7 +1,8 @@
-"""Fitting a scenario's gaps, latencies, bandwidths and efficiencies to a measured trace.
+"""Fits a scenario's gaps, latencies, bandwidths and efficiencies to a measured trace.
 
-``calibrate`` calls ``fit``. It inverts how ``simdev.lowering.transfer`` makes the duration and the
-lag of a transfer from its route: a new rule there needs its column in ``crossings_of``.
+``calibrate`` calls ``fit``. It inverts the rules by which ``simdev.lowering.transfer`` makes the
+duration and the lag of a transfer from its route: a new rule there needs its column in
+``crossings_of``.
 """
 
 from __future__ import annotations
@@ -35,11 +36,11 @@ from .observe import (
 from .solve import Floats, Parameter, error_of, independent, middle, significant, solve
 
 # Gaps, latencies and bandwidths of classes of links, from the spans of transfers.
-# A transfer lasts bytes / the smallest bandwidth of its route plus the latencies that are held;
-# the others are the lag after it. Both are linear in the latencies and in the inverse bandwidths,
-# so a system of equations tells all.
+# A transfer lasts bytes / the smallest bandwidth of its route, plus the latencies that hold their
+# links; the other latencies are its lag. Both times are linear in the latencies and in the inverse
+# bandwidths, so a system of linear equations determines them.
 
-ROUNDING_PS = 2.0  # a duration is two parts, each rounded up
+ROUNDING_PS = 2.0  # a duration is the sum of two parts, each rounded up
 LEAST_INVERSE = PS_PER_SECOND / MAX_BYTES  # ps a byte of the largest bandwidth that a link may have
 
 
@@ -54,7 +55,7 @@ class LinkNumbers:
 
 
 def numbers_of(classes: Sequence[Alike[Link]]) -> LinkNumbers:
-    """The numbers that the cluster tells."""
+    """The numbers of the link classes as the cluster gives them."""
     links = [links.member for links in classes]
     inverse, latency, gap = (
         [float(value) * PS_PER_SECOND for value in column]
@@ -69,10 +70,11 @@ def numbers_of(classes: Sequence[Alike[Link]]) -> LinkNumbers:
 
 @dataclass(frozen=True, slots=True)
 class Crossings:
-    """How each task crosses the link classes, [tasks, 2 classes]: ``duration`` and ``lag`` times a
-    ``line`` of numbers are what it takes alone on its links, and what passes until it is received.
+    """How each task crosses the link classes: coefficients, [tasks, 2 classes].
 
-    ``stiffest`` is the class whose gap counts after it, -1 for none.
+    ``duration`` @ ``line`` (of LinkNumbers) is the time of each task alone on its links, ``lag`` @
+    ``line`` the time from its end until it is received. ``stiffest`` is the class whose gap follows
+    the task, -1 for none.
     """
 
     duration: Floats
@@ -81,7 +83,7 @@ class Crossings:
 
 
 def crossings_of(scene: Scene, numbers: LinkNumbers) -> Crossings:
-    """The crossings of transfers, with bottlenecks by the given numbers; other tasks have none."""
+    """The crossings of transfers, with bottlenecks by ``numbers``; zero for other tasks."""
     tasks, classes = scene.task_graph.tasks, len(scene.links)
     duration, lag = np.zeros((2, len(tasks), 2 * classes))
     stiffest = np.full(len(tasks), UNKNOWN)
@@ -100,11 +102,11 @@ def crossings_of(scene: Scene, numbers: LinkNumbers) -> Crossings:
 def _way(
     scene: Scene, routes: Sequence[Route], numbers: LinkNumbers
 ) -> tuple[list[int], list[int], int, int]:
-    """(how often the latency of each class is held, how often it is a lag, the class whose
-    bandwidth rules, the class whose gap does).
+    """A transfer's coefficients: (for each class, the number of its latencies that are held; the
+    number that are lags; the class with the smallest bandwidth; the class with the largest gap).
 
-    Of several routes of one multicast the largest latency counts, held and not, and the smallest
-    bandwidth.
+    Of the routes of a multicast the largest latency counts, separately for held latencies and for
+    lags, and the smallest bandwidth.
     """
     crossed = [[scene.class_of_half_link[half] for half in route.half_links] for route in routes]
     holds = np.array([links.member.hold_latency for links in scene.links], np.bool_)
@@ -124,9 +126,9 @@ def _way(
 
 @dataclass(frozen=True, slots=True)
 class System:
-    """Rows of equations in ps: columns are those of a ``line`` of numbers.
+    """Linear equations in ps, ``columns`` @ line = ``target``, with the columns of LinkNumbers.
 
-    ``care`` is how much each row counts beside the others.
+    ``care`` is the weight of each equation.
     """
 
     columns: Floats
@@ -154,8 +156,8 @@ def system(scene: Scene, crossings: Crossings, lags: Waits) -> System:
 def fit_links(
     scene: Scene, numbers: LinkNumbers, waits: tuple[Waits, Waits], quantities: Sequence[str]
 ) -> tuple[list[Parameter], LinkNumbers]:
-    """The parameters of all link classes, of these ``quantities``, and the numbers with what was
-    fitted.
+    """The parameters of all link classes, for these ``quantities``, and the numbers with the fitted
+    values.
     """
     parameters: list[Parameter] = []
     if not scene.links:
@@ -186,8 +188,8 @@ def gap_parameter(alike: Alike[Device] | Alike[Link], waits: Waits, on_links: bo
     solution = middle(waits.length, waits.scale)
     value, error = float(solution.values[0]), float(solution.errors[0])
     seconds = significant(max(value, 0.0), error, Fraction(1, 2)) / PS_PER_SECOND
-    # After transfers whose ends are only believed, the error is that of their durations, which this
-    # error does not tell.
+    # After transfers whose ends are assumed (``believed``), the main error is that of their
+    # durations, which this error does not include: so none is given.
     known = None if on_links and waits.believed else error_of(error / PS_PER_SECOND)
     return replace(kept, value=seconds, error=known)
 
@@ -195,11 +197,11 @@ def gap_parameter(alike: Alike[Device] | Alike[Link], waits: Waits, on_links: bo
 def _lines(
     scene: Scene, numbers: LinkNumbers, rows: System, quantities: Sequence[str]
 ) -> tuple[list[Parameter], Floats]:
-    """The latencies and bandwidths, and the line of numbers with what was fitted."""
+    """The parameters of latencies and bandwidths, and ``line`` with the fitted values."""
     classes, values = len(scene.links), numbers.line.copy()
     wanted = list(range(classes)) if "bandwidth" in quantities else []
     if "latency" in quantities:
-        # Where two latencies cannot be told apart, the larger is fitted.
+        # Where the data cannot distinguish two latencies, the larger is fitted.
         wanted += sorted(range(classes, 2 * classes), key=lambda k: (-values[k], k))
     solved = _solved(rows, values, wanted)
     for k, (value, _) in solved.items():
@@ -211,7 +213,7 @@ def _lines(
 
 
 def _solved(rows: System, values: Floats, wanted: Sequence[int]) -> dict[int, tuple[float, float]]:
-    """(value, standard error) in ps of the columns that the data tell of; none comes out
+    """The value and standard error, in ps, of each column that the data determine. No value is
     negative.
     """
     classes, fixed = len(values) // 2, values.copy()
@@ -234,8 +236,8 @@ def _solved(rows: System, values: Floats, wanted: Sequence[int]) -> dict[int, tu
         worst = next(impossible, None)
         if worst is None:
             return zero | fitted
-        # A negative inverse bandwidth means that the latencies told are too long; a negative
-        # latency means none.
+        # A negative inverse bandwidth means that the assumed latencies are too long: it is left
+        # alone. A negative latency becomes zero.
         free.remove(worst)
         if worst >= classes:
             fixed[worst] = 0.0
@@ -277,12 +279,12 @@ def _why_not(quantity: str, count: int, messages: bool) -> str:
 
 
 FIT = ("gap", "latency", "bandwidth")
-ROUNDS = 3  # gaps, latencies and bandwidths tell each other which tasks waited for what
+ROUNDS = 3  # which task waited for which depends on gaps, latencies and bandwidths: so iterate
 
 
 def efficiency_patterns(names: Sequence[str]) -> list[str]:
-    """The patterns ``device kind/op kind`` of efficiencies among the names of what is to be fitted:
-    FIT, ``efficiency`` (all), ``efficiency:PATTERN``.
+    """The patterns ``device kind/op kind`` of the efficiencies to be fitted. ``names`` are among
+    FIT, ``efficiency`` (all ops) and ``efficiency:PATTERN``.
 
     Raises InputError for any other name, and for none.
     """
@@ -307,7 +309,7 @@ def fit(
     prepared = Prepared(graph_of(scenario), scenario.cluster, scenario.costs, scenario.memory)
     scene = scene_of(prepared, scenario.strategy, measured)
     duration = scene.task_graph.tasks.duration.astype(np.float64)
-    # First: what ops take without their efficiency would pass for gaps.
+    # Efficiencies first: too short durations of ops would be mistaken for gaps.
     efficiencies = list(_efficiencies(scene, patterns, duration))
     classes = device_classes(scenario.cluster)
     gap_ps = np.array(
@@ -353,8 +355,8 @@ def _device_gap(scene: Scene, devices: Alike[Device], gaps: Waits) -> Parameter:
 
 
 def _efficiencies(scene: Scene, patterns: Sequence[str], duration: Floats) -> Iterator[Parameter]:
-    """The efficiency of every class of ops that a pattern names; ``duration`` is corrected by
-    it.
+    """The efficiency of every class of ops that a pattern matches. ``duration`` is divided by it in
+    place.
     """
     classes: dict[str, list[int]] = {}
     graph, cluster = scene.prepared.graph, scene.prepared.cluster
@@ -379,7 +381,7 @@ def _efficiencies(scene: Scene, patterns: Sequence[str], duration: Floats) -> It
 def _efficiency(scene: Scene, name: str, rows: Ints, duration: Floats) -> Parameter:
     took = (scene.steps.finish - scene.steps.start)[:, rows].astype(np.float64).ravel()
     predicted = np.tile(duration[rows], len(scene.steps.start))
-    # Relative residuals need a length: spans below the clock's resolution have none.
+    # Spans below the clock's resolution have no length, and so no relative residual.
     took, predicted = took[took > 0], predicted[took > 0]
     whole = Parameter("efficiency", name, Fraction(1), Fraction(1), None, len(took))
     if not len(took):

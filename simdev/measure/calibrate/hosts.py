@@ -1,8 +1,8 @@
-"""The host's times of dispatching, fitted to a measured step: a factor by phase from the times of
-the phases on the host, one factor from the time of the whole step, or times by op from a trace.
+"""Fits the host's dispatch times to a measured step: a factor for each phase from the phases' times
+on the host, one factor from the time of the whole step, or times by op from a trace.
 
-``simdev calibrate --fit host`` calls it. The times are written into the graph; how a cost model
-finds them is in ``simdev.costs.dispatch``.
+``simdev calibrate --fit host`` calls it. The times are written into the graph;
+``simdev.costs.dispatch`` makes costs of them.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from ...report.table import NUMBER, TEXT, Table, table_text
 from .observe import read_measured
 
 _DISPATCH = "dispatch "
-# Factors outside are no host: the step, the graph or a unit is another.
+# A factor outside of these limits means another step, another graph or a wrong unit.
 _LEAST, _MOST, _HALVINGS = 1 / 64, 64.0, 24
-_CLOSE = 1e-4  # relative: of step times
+_CLOSE = 1e-4  # relative tolerance of step times
 _UNITS = {"host_ms": 1000, "host_s": 1}  # of a second, by the key of times by phase
 
 
@@ -34,19 +34,19 @@ _NO_HOST = 'tells no host: neither "host_ms", "host_s" or "wall_s", nor spans "d
 
 
 class HostTimes(NamedTuple):
-    """Measured times of a host: seconds by phase, or of the whole step, or of ops by name."""
+    """Measured times of a host, in seconds: by phase, or of the whole step, or by op name."""
 
     phases: Mapping[str, float]
     step_s: float | None
     ops: Mapping[str, Fraction]
     source: str = ""
-    field: str = "host_s"  # of the file, with its phases
+    field: str = "host_s"  # the key of the phases' times in the file
 
 
 @dataclass(frozen=True)
 class HostCalibration:
-    """The scenario whose ops tell what their host needs; seconds of the host by phase and of the
-    step: measured (None: not told), before and as fitted.
+    """A scenario whose ops carry fitted host times. The host's seconds by phase, and the step's,
+    are each (measured, before, fitted); measured is None where the file lacks it.
     """
 
     scenario: Scenario
@@ -55,7 +55,7 @@ class HostCalibration:
     source: str
 
     def to_json(self) -> dict[str, Any]:
-        """The answer of ``simdev calibrate --fit host --json``."""
+        """The output of ``simdev calibrate --fit host --json``."""
         names = ("measured", "before", "fitted")
         rows = {**self.phases, "step": self.step_s}
         return {"measured_in": self.source} | {
@@ -65,13 +65,13 @@ class HostCalibration:
 
 
 def read_host_times(path: PathLike) -> HostTimes:
-    """The host's times in a file: an object with ``host_ms`` (milliseconds by phase), ``host_s``
-    (seconds by phase) or ``wall_s`` (seconds of a step in a row of many); or a trace with spans
-    named ``dispatch OP``. Raises InputError.
+    """The host's times in a file. The file is an object with ``host_ms`` (milliseconds by phase),
+    ``host_s`` (seconds by phase) or ``wall_s`` (seconds per step in a row of many steps), or a
+    trace with spans named ``dispatch OP``. Raises InputError.
     """
     value = read_json(path)
     if not isinstance(value, dict) or not {"host_ms", "host_s", "wall_s"} & set(value):
-        # What is no trace either was meant to tell the host's times.
+        # An object that is no trace was meant as a file of host times.
         if isinstance(value, dict) and not {"spans", "traceEvents"} & set(value):
             raise InputError(_NO_HOST, label(path))
         spans = read_measured(path).spans
@@ -107,7 +107,7 @@ def _phases(table: Any, key: str) -> Iterator[tuple[str, float]]:
 
 
 def _seconds(value: Any, path: str, unit: int = 1) -> float:
-    """The seconds of a time in the file, of which ``unit`` are a second."""
+    """A time of the file in seconds; the file counts it in units of 1 / ``unit`` second."""
     try:
         seconds = exact(value) / unit
     except ValueError as error:
@@ -120,11 +120,11 @@ def _seconds(value: Any, path: str, unit: int = 1) -> float:
 
 
 def calibrate_host(scenario: Scenario, measured: HostTimes) -> HostCalibration:
-    """Fit what dispatching costs. Phases go before the whole step; a trace tells ops by name.
+    """Fit host times: to a trace's times by op, else to those of phases, else to the step's time.
 
-    Raises InputError where the scenario has no host that dispatches ops or knows nothing of it,
-    where the host never holds up the step, whose time then tells nothing of it, and where no host
-    holds it up so long or no op is one of the trace.
+    Raises InputError where the scenario has no host that dispatches ops, or no host times; where
+    the step's time does not depend on the host; where even the slowest host does not make the step
+    as long as measured; and where the trace has none of the ops.
     """
     known = _host_seconds(scenario)
     before = _step_s(scenario)
@@ -145,7 +145,7 @@ def calibrate_host(scenario: Scenario, measured: HostTimes) -> HostCalibration:
 
 
 def _host_seconds(scenario: Scenario) -> dict[int, Fraction]:
-    """The host time of each op by position, where it is known."""
+    """The host time in seconds of each op, by position in the graph, where it is known."""
     graph, cluster = graph_of(scenario), scenario.cluster
     prepared = Prepared(graph, cluster, scenario.costs, scenario.memory)
     placement = resolve_placement(prepared.graph, cluster, scenario.strategy.placement)
@@ -187,7 +187,7 @@ def _factors(
 
 
 def _require_some(measured: HostTimes, names: Sequence[str]) -> None:
-    """Raises InputError where no dispatch of a trace is that of an op."""
+    """Raises InputError where no dispatch of a trace has the name of an op."""
     if not any(name in measured.ops for name in names):
         raise InputError(
             f'no span "dispatch OP" bears the name of an op: the trace has '
@@ -199,7 +199,7 @@ def _require_some(measured: HostTimes, names: Sequence[str]) -> None:
 def _to_step(
     scenario: Scenario, known: Mapping[int, Fraction], target: float, before: float
 ) -> Scenario:
-    """One factor for all, at which the step lasts as long as was measured."""
+    """The scenario with all host times scaled by one factor, so that the step lasts as measured."""
 
     def at(factor: float) -> Scenario:
         return _scaled(scenario, known, lambda _: Fraction(factor))
@@ -230,7 +230,7 @@ def _scaled(
 
 
 def _with_hosts(scenario: Scenario, times: Mapping[int, Fraction]) -> Scenario:
-    """The scenario whose ops tell their host's times, in whole ps."""
+    """The scenario with these host times, rounded to whole ps, on its ops."""
     graph: Graph = graph_of(scenario)
     ops = list(graph.ops)
     for i, seconds in times.items():
@@ -244,7 +244,9 @@ def _step_s(scenario: Scenario) -> float:
 
 
 def host_text(calibration: HostCalibration) -> str:
-    """The host's times by phase and the step's, measured, before and as fitted, with signs."""
+    """A table of the host's times by phase and of the step: measured, before, fitted, and the
+    signed relative error of the fit.
+    """
     rows = {**calibration.phases, "step": calibration.step_s}
     body = []
     for name, (known, before, fitted) in rows.items():

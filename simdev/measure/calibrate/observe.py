@@ -1,15 +1,13 @@
-"""Linear equations that a trace gives for the parameters of a scenario, and waits that are gaps or
-latencies.
+"""Reads a measured trace, and finds the waits in it that are gaps or latencies.
 
 Under the execution contract a task starts at the latest of its predecessors' releases and, on each
-resource that it holds, the finish + gap of the task before it. So a task that was ready when the
-one before it finished waited for the gap alone; and one that found its resources idle when a
+resource that it holds, the finish + gap of the previous task. So a task that was ready when the
+previous task finished waited for the gap alone; and a task whose resources were idle when a
 transfer to it finished waited for the transfer's lag alone.
 
-``fit`` asks it for waits, ``calibrate`` for measured steps. The rule of starts has a home
-here too, beside the engines, ``simdev.execution.check``, the oracle's kernels and
-``report/measures/path.py``: a new reason to wait has to be known in ``_cause``, or it passes for a
-gap.
+``fit`` uses the waits, ``calibrate`` the measured steps. The rule of starts also stands in the
+engines, ``simdev.execution.check``, the oracle's kernels and ``report/measures/path.py``: a new
+reason to wait has to be added to ``_cause``, or such a wait is mistaken for a gap.
 """
 
 from __future__ import annotations
@@ -42,11 +40,10 @@ from ...nouns.strategy import Strategy, Sync, resolve_placement
 from ...nouns.taskgraph import COLLECTIVE, DISPATCH, SYNC, TRANSFER, Ints, TaskGraph
 from .solve import Floats
 
-# Measured traces: when the tasks of a step ran, by their names, from a saved run or from Chrome's
-# trace events.
+# Measured traces: the start and finish of the tasks of a step by name, from a saved run or from
+# Chrome's trace events.
 #
-# A trace may hold several steps: the occurrences of a name are taken in the order of time, the k-th
-# belongs to step k.
+# A trace may hold several steps: in the order of time, the k-th span of a name belongs to step k.
 
 PS_PER_US = 10**6
 LATEST = 10**24  # ps: clocks may count from 1970, or from an unknown start
@@ -56,8 +53,8 @@ Span = tuple[int, int]  # start and finish in ps
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """The spans of a trace by name, in ps; ``source`` is the name of its file, ``period_ps`` the
-    period of a saved run of steps that follow one another.
+    """The spans of a trace by name, in ps. ``source`` is the name of its file; ``period_ps`` is the
+    period, where the trace is a saved run of steps that follow one another.
     """
 
     spans: Mapping[str, tuple[Span, ...]]
@@ -71,8 +68,7 @@ class MeasuredSteps:
     [steps, tasks].
 
     A task that was not measured has MISSING as start and finish. ``strangers`` are spans of no
-    task, ``absent`` tasks without a span, ``uneven`` tasks with more or fewer spans than the
-    others.
+    task, ``absent`` tasks without a span, ``uneven`` tasks with more or fewer spans than most.
     """
 
     start: Ints
@@ -88,8 +84,8 @@ class MeasuredSteps:
 
 
 def read_measured(path: PathLike) -> Measured:
-    """A run that ``simdev simulate --save`` wrote, or Chrome trace events ("X": name, ts, dur in
-    us).
+    """Reads a run that ``simdev simulate --save`` wrote, or Chrome's trace events ("X": name, ts,
+    dur in us).
 
     Raises InputError.
     """
@@ -122,7 +118,9 @@ def _of_run(value: Any) -> Measured:
 
 
 def _of_events(events: Any) -> dict[str, tuple[Span, ...]]:
-    """A span that is drawn in several rows (a transfer, in the queue of each end) counts once."""
+    """The spans of trace events by name. A span that is drawn in several rows (a transfer, in the
+    queue of each end) counts once.
+    """
     if not isinstance(events, list):
         raise InputError(f"traceEvents: must be a list, got {shown(events)}")
     spans: defaultdict[str, set[Span]] = defaultdict(set)
@@ -165,15 +163,15 @@ def _picoseconds(event: Mapping[str, Any], key: str) -> Fraction:
 def matched(measured: Measured, task_graph: TaskGraph) -> MeasuredSteps:
     """The spans of the tasks of a task graph, step by step.
 
-    Raises InputError where no name is that of a task.
+    Raises InputError where no span has the name of a task.
     """
     names = task_graph.tasks.name
-    # A message that passes several queues is a task of one name in each.
+    # A message that passes several queues is several tasks of the same name.
     alike = Counter(names)
     present = [name for name in alike if name in measured.spans]
     first = _first_start(measured, present, names)
     counts = Counter(-(-len(measured.spans[name]) // alike[name]) for name in present)
-    # The number that most names have; of equal ones the larger.
+    # The number of steps that most names have; on a tie the larger.
     steps = max(counts, key=lambda count: (counts[count], count))
     whole = {
         name: measured.spans[name]
@@ -198,8 +196,8 @@ def matched(measured: Measured, task_graph: TaskGraph) -> MeasuredSteps:
 
 
 def _first_start(measured: Measured, present: Sequence[str], names: Sequence[str]) -> int:
-    """The first start of the tasks that are present: Chrome's clock may start anywhere, and only
-    differences are sure to fit.
+    """The earliest start of a task that is present. It becomes time 0: Chrome's clock may start
+    anywhere, and only differences are sure to fit into 64 bits.
     """
     if not present:
         example = next(iter(measured.spans), "")
@@ -219,7 +217,7 @@ def _first_start(measured: Measured, present: Sequence[str], names: Sequence[str
 
 
 def numbered(names: Iterable[str]) -> Iterator[tuple[str, int]]:
-    """Each name with how often it came before."""
+    """Each name with the number of its earlier occurrences."""
     seen = Counter[str]()
     for name in names:
         yield name, seen[name]
@@ -227,8 +225,8 @@ def numbered(names: Iterable[str]) -> Iterator[tuple[str, int]]:
 
 
 def period_ps(measured: Measured, tasks: Sequence[str]) -> float:
-    """The period of the measured steps, from end to end: that of a saved run as its steps repeat,
-    else the mean over the later half of the steps, without the last, behind which none follows.
+    """The period of the measured steps, from end to end: the period of a saved run, else the mean
+    over the later half of the steps, without the last, which no step follows.
 
     Raises InputError for fewer than three steps, which have no period.
     """
@@ -251,13 +249,13 @@ def period_ps(measured: Measured, tasks: Sequence[str]) -> float:
 
 
 def task_and_step(name: str, tasks: Container[str]) -> tuple[str, int]:
-    """The task of a span and its step: ``task~k`` is that of step k, as ``lowering`` names them."""
+    """The task and the step of a span: ``lowering`` names the task in step k ``task~k``."""
     task, _, step = name.rpartition("~")
     return (task, int(step)) if step.isdecimal() and name not in tasks else (name, 0)
 
 
 UNKNOWN = -1
-# Of the neighbours on serial resources; beyond it the ends of spans are not believed
+# Share of neighbours on serial resources; above it the measured ends of spans are not trusted.
 MOST_OVERLAP = 0.02
 
 
@@ -266,7 +264,9 @@ Member = TypeVar("Member", Device, Link)
 
 @dataclass(frozen=True, slots=True)
 class Alike(Generic[Member]):
-    """Devices or links with equal numbers: ``rows`` of the cluster, and the first of them."""
+    """A class of devices or links with equal numbers: their ``rows`` in the cluster, and the first
+    ``member``.
+    """
 
     name: str
     member: Member
@@ -278,7 +278,9 @@ def _alike(
     key: Callable[[Member], object],
     title: Callable[[Member, int], str],
 ) -> tuple[Alike[Member], ...]:
-    """Members with one key are one class, named by their kind where no other class is of it."""
+    """The classes of members with equal keys. A class is named by its kind where no other class has
+    the same kind.
+    """
     groups: defaultdict[object, list[int]] = defaultdict(list)
     for row, member in members.items():
         groups[key(member)].append(row)
@@ -292,7 +294,9 @@ def _alike(
 
 
 def link_classes(cluster: Cluster) -> tuple[Alike[Link], ...]:
-    """Links of one kind, bandwidth, latency, gap, duplex and treatment of latency are one class."""
+    """The classes of links with equal kind, bandwidth, latency, gap, duplex and treatment of
+    latency.
+    """
 
     def title(link: Link, count: int) -> str:
         others = f" and {count - 1} more" if count > 1 else ""
@@ -303,23 +307,23 @@ def link_classes(cluster: Cluster) -> tuple[Alike[Link], ...]:
 
 
 def device_classes(cluster: Cluster) -> tuple[Alike[Device], ...]:
-    """Devices that run ops, of one kind and gap, are one class."""
+    """The classes of devices that run ops, with equal kind and gap."""
     devices = {row: device for row, device in enumerate(cluster.devices) if device.runs_ops}
     return _alike(
         devices, attrgetter("kind", "gap"), lambda device, _: f"{device.kind} ({device.name}, ...)"
     )
 
 
-RUN_MARKS = ("~", "@")  # before the number of a step, and of a microbatch in it
+RUN_MARKS = ("~", "@")  # before the number of a step, and of a microbatch in the step
 
 
 @dataclass(frozen=True)
 class Scene:
     """A scenario's task graph beside the measured steps; all times are ps.
 
-    ``prepared`` holds the shards, where the scenario splits ops, and ``placement`` the device of
-    each; a loader's batch lies on the loader's device. In a step of several microbatches, and in a
-    round of several steps, the task graph holds a task for each run.
+    ``prepared`` holds the graph (of shards, where the scenario splits ops), and ``placement`` the
+    device of each op; a loader's batch lies on the loader's device. With several microbatches or
+    steps the task graph holds a task for each run of an op.
     """
 
     prepared: Prepared
@@ -334,8 +338,8 @@ class Scene:
 
     @cached_property
     def routes(self) -> dict[int, tuple[Route, ...]]:
-        """The routes of each task that is a transfer of the graph: one, or the routes to all
-        destinations of a multicast. Messages of a synchronisation policy have none here.
+        """The routes of each task that is a transfer of the graph: a single route, or the routes to
+        all destinations of a multicast. Messages of a synchronisation policy are not included.
         """
         crossed: list[tuple[Route, ...]] = []
         reads = self.prepared.reads
@@ -348,7 +352,7 @@ class Scene:
             if len(transfer.destinations) > 1:
                 ends = transfer.destinations
                 pieces = [tuple(self.prepared.segments(source, end)[0].route for end in ends)]
-            # Chunks of a piece follow one another; all of them take its route.
+            # The chunks of a piece follow one another on the same route.
             crossed += [routes for routes in pieces for _ in transfer.chunks]
         once = build(self.prepared, self.placement).task_graph
         sent = np.flatnonzero(once.of_kind(TRANSFER)).tolist()
@@ -360,12 +364,12 @@ class Scene:
 
     @cached_property
     def unrouted(self) -> frozenset[int]:
-        """The transfers that are none of the graph, for which no latency and no gap is fitted."""
+        """The transfers that are not the graph's; no latency and no gap is fitted to them."""
         return frozenset(self.moves.tolist()) - self.routes.keys()
 
     @cached_property
     def ops(self) -> dict[int, int]:
-        """The op of each task that runs one; collectives that run as their messages have none."""
+        """The op of each task that runs an op; collectives run as messages have no such task."""
         tasks, index = self.task_graph.tasks, self.prepared.graph.index
         runs = np.flatnonzero(~self.task_graph.of_kind(TRANSFER, SYNC, DISPATCH)).tolist()
         names = ((task, self.first_run(task, index)) for task in runs)
@@ -373,8 +377,8 @@ class Scene:
         return {task: row for task, row in rows if tasks.op[task] == row}
 
     def first_run(self, task: int, names: Container[str]) -> str | None:
-        """The name among ``names`` that a task bears in its first run: it comes again as
-        ``name@2~3`` in the third microbatch of the fourth step.
+        """The name, among ``names``, of the task's first run: its run in the third microbatch of
+        the fourth step is named ``name@2~3``. None where it is not among them.
         """
         name = self.task_graph.tasks.name[task]
         for mark in RUN_MARKS:
@@ -400,8 +404,8 @@ class Scene:
 
     @cached_property
     def overlap(self) -> float:
-        """The share of the neighbours on serial resources of which the second starts before the
-        first has finished.
+        """The share of pairs of neighbours on serial resources where the second task starts before
+        the first has finished.
         """
         pairs = overlaps = 0
         for start, finish in zip(self.steps.start, self.steps.finish, strict=True):
@@ -418,15 +422,15 @@ class Scene:
 
     @cached_property
     def computing(self) -> NDArray[np.bool_]:
-        """Whether a task computes for some time, so that the gap of its device follows: no dispatch
-        does, and the length of a collective holds the gaps of its steps.
+        """Whether each task is an op of some duration, which its device's gap follows: [tasks].
+        Dispatches have no gap; a collective's duration includes the gaps of its steps.
         """
         return np.asarray(self.runs & (self.task_graph.tasks.duration > 0), np.bool_)
 
     @cached_property
     def idle(self) -> NDArray[np.bool_]:
-        """Whether nothing is lost where the trace lacks a task: it takes no time and waits for
-        nothing.
+        """Whether each task may be missing in the trace without loss, because it takes no time and
+        waits for nothing: [tasks].
         """
         tasks = self.task_graph.tasks
         instant = (tasks.duration == 0) & (self.task_graph.predecessor_count == 0) & ~tasks.flow
@@ -434,8 +438,8 @@ class Scene:
 
 
 def scene_of(prepared: Prepared, strategy: Strategy, measured: Measured) -> Scene:
-    """Raises InputError where the scenario cannot be lowered, or the trace tells of none of its
-    tasks.
+    """The scene of a scenario and a trace. Raises InputError where the scenario cannot be lowered,
+    or the trace has none of its tasks.
     """
     if strategy.pipeline is not None:
         raise InputError(
@@ -448,7 +452,7 @@ def scene_of(prepared: Prepared, strategy: Strategy, measured: Measured) -> Scen
         gates = {gate for weight in weights for gate in weight.gates}
         sharded, placement = loaded(sharded, placement, strategy.loader, gates)
     if isinstance(strategy.sync, Sync):
-        # A credit lets messages go later, and nothing is concluded from when they go.
+        # A credit delays messages, and nothing is concluded from the times of messages.
         strategy = replace(strategy, sync=replace(strategy.sync, credit=None))
     task_graph = lower_prepared(prepared, strategy)
     return Scene(sharded, placement, task_graph, matched(measured, task_graph))
@@ -456,10 +460,11 @@ def scene_of(prepared: Prepared, strategy: Strategy, measured: Measured) -> Scen
 
 @dataclass(frozen=True, slots=True)
 class Waits:
-    """Tasks that waited for one thing: ``before`` is the task waited for, one entry a wait.
+    """Waits of tasks, an entry each: ``before`` is the task waited for.
 
-    ``length`` is how long after its finish, in ps; ``scale`` what the error of that is proportional
-    to; ``believed`` whether finishes are what the model makes of starts.
+    ``length`` is the time from the finish of that task to the start of the waiting one, in ps;
+    ``scale`` is proportional to the error of ``length``. With ``believed`` a finish is the measured
+    start + the model's duration.
     """
 
     before: Ints
@@ -468,13 +473,13 @@ class Waits:
     believed: bool
 
     def of(self, chosen: Ints) -> Waits:
-        """Some of them."""
+        """The waits of these indices."""
         return Waits(self.before[chosen], self.length[chosen], self.scale[chosen], self.believed)
 
 
 @dataclass(frozen=True, slots=True)
 class Beliefs:
-    """Assumed times of every task while waits are told apart: ps by task."""
+    """The assumed duration, lag and gap of every task, in ps, by which waits are classified."""
 
     duration: Floats
     lag: Floats
@@ -482,12 +487,12 @@ class Beliefs:
 
 
 def waits(scene: Scene, beliefs: Beliefs) -> tuple[Waits, Waits]:
-    """(for gaps, for lags): what tasks waited for, in all steps.
+    """The waits for gaps, and the waits for lags, in all steps.
 
     Gaps follow transfers and ops that take time. Where the trace lacks a task that held a resource,
     nothing is concluded from that resource, for the missing task may have run in between. Where the
-    spans of serial resources overlap, starts are taken as measured and finishes as start + duration
-    as believed.
+    spans on serial resources overlap, a finish is taken to be the measured start + the assumed
+    duration.
     """
     gaps: list[tuple[int, float, float]] = []
     lags: list[tuple[int, float, float]] = []
@@ -499,7 +504,8 @@ def waits(scene: Scene, beliefs: Beliefs) -> tuple[Waits, Waits]:
             cause = _cause(scene, beliefs, before, ends, task)
             if cause is not None:
                 other, is_gap = cause
-                # A believed end errs as its duration does, a measured end as the clock.
+                # The error of an assumed end is proportional to its duration; the error of a
+                # measured end is the clock's.
                 scale = max(float(beliefs.duration[other]), 1.0) if believed else 1.0
                 (gaps if is_gap else lags).append((other, float(start[task] - ends[other]), scale))
     return _waits(gaps, believed), _waits(lags, believed)
@@ -511,7 +517,9 @@ def _waits(rows: list[tuple[int, float, float]], believed: bool) -> Waits:
 
 
 def _before(scene: Scene, start: Ints, finish: Floats) -> dict[int, list[int] | None]:
-    """The tasks right before each on the resources that it holds; None where that is not known."""
+    """For each measured task, the previous tasks on the resources that it holds; None where they
+    are not known.
+    """
     rows, known = scene.task_graph.tasks.resources, scene.steps.known
     before: dict[int, list[int] | None] = {task: [] for task in np.flatnonzero(known).tolist()}
     holders: list[list[int]] = [[] for _ in scene.task_graph.resources]
@@ -520,7 +528,8 @@ def _before(scene: Scene, start: Ints, finish: Floats) -> dict[int, list[int] | 
     instant = scene.task_graph.tasks.duration == 0
     for queue, tasks in zip(scene.task_graph.resources, holders, strict=True):
         held = np.array(tasks, np.int64)
-        # What takes no time keeps nobody waiting, but where it has a turn its own waits count.
+        # A task of no duration delays nobody, except where tasks take turns in a fixed order: its
+        # own waits then delay the others.
         harmless = scene.idle if queue.policy == "fixed" else scene.idle | (instant & scene.runs)
         if (known | harmless)[held].all():
             held = held[known[held]]
@@ -530,7 +539,7 @@ def _before(scene: Scene, start: Ints, finish: Floats) -> dict[int, list[int] | 
                 if neighbours is not None:
                     neighbours.append(first)
         else:
-            # A task that the trace lacks may have run in between: nothing is known of the queue.
+            # A task that the trace lacks may have run in between: the neighbours are not known.
             before |= {task: None for task in tasks if task in before}
     return before
 
@@ -538,14 +547,14 @@ def _before(scene: Scene, start: Ints, finish: Floats) -> dict[int, list[int] | 
 def _cause(
     scene: Scene, beliefs: Beliefs, before: dict[int, list[int] | None], finish: Floats, task: int
 ) -> tuple[int, bool] | None:
-    """The cause of the last wait of a task: (the task before it, True) for its gap,
-    (a predecessor, False) for its lag.
+    """The cause of the last wait of a task: (the previous task on a resource, True) for a gap,
+    (a predecessor, False) for a lag, None where neither alone explains it.
     """
     others, predecessors = before[task], _predecessors(scene, task)
     if others is None or predecessors is None:
         return None
     if not scene.unrouted.isdisjoint((*others, *predecessors)):
-        # How long such a message keeps its queue or its receiver waiting is not known.
+        # The gap and the lag of such a message are not known.
         return None
     free_at = {other: finish[other] + beliefs.gap[other] for other in others}
     released_at = {other: finish[other] + beliefs.lag[other] for other in predecessors}
@@ -561,7 +570,7 @@ def _cause(
 
 
 def _predecessors(scene: Scene, task: int) -> list[int] | None:
-    """The measured predecessors; None where one that matters was not measured."""
+    """The measured predecessors of a task; None where one that may matter was not measured."""
     predecessors = scene.task_graph.predecessors[task].tolist()
     known, idle = scene.steps.known, scene.idle
     if not all(known[other] or idle[other] for other in predecessors):
@@ -570,13 +579,13 @@ def _predecessors(scene: Scene, task: int) -> list[int] | None:
 
 
 def _leaves_gap(scene: Scene, task: int) -> bool:
-    """Whether a gap of a device or link may follow."""
+    """Whether a gap of a device or link may follow a task."""
     return task in scene.routes or bool(scene.computing[task])
 
 
 def alone(scene: Scene, start: Ints, finish: Ints) -> Iterator[int]:
-    """The flows that shared no link with another while they were sent; every transfer, where links
-    are not shared.
+    """The transfers that shared no link with another while they were sent. Where flows do not share
+    links these are all transfers.
     """
     tasks = scene.task_graph.tasks
     rows, known = tasks.links, scene.steps.known

@@ -1,5 +1,5 @@
-"""Robust least squares for linear models, with standard errors, and the parameters of a scenario as
-numbers as short as their errors allow.
+"""Robust least squares for linear models, with standard errors; and parameters of a scenario,
+written with no more digits than their errors justify.
 
 Noise in a trace is multiplicative (a long transfer varies more than a short one) and has outliers
 (a step that was interrupted). So residuals are relative to the model, and their loss is soft_l1:
@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import ROUND_HALF_EVEN, Context, Decimal
 from fractions import Fraction
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -25,16 +26,16 @@ Floats = NDArray[np.float64]
 PASSES = 5
 TINY = 1e-12  # relative: residuals below it are rounding
 OUTLIER = 2.0  # standard deviations from which on a residual counts less
-# A column that differs from the others by less of its length tells nothing that they do not.
+# A column counts as dependent if it differs from a combination of others by less than this share.
 DEPENDENT = 1e-4
 WHOLE_DIGITS = 17
-CARE = Fraction(1, 20)  # of a standard error, by which a number may be off for having fewer digits
+CARE = Fraction(1, 20)  # share of a standard error by which rounding may change a number
 
 
 @dataclass(frozen=True, slots=True)
 class Solution:
-    """Values of the parameters with their standard errors (NaN: no data to spare), from ``count``
-    residuals.
+    """The values of the parameters with their standard errors (NaN: no more data than parameters),
+    from ``count`` residuals.
     """
 
     values: Floats
@@ -45,14 +46,15 @@ class Solution:
 def optimizers() -> Any:
     """``scipy.optimize``. Raises SimdevError where there is none."""
     try:
-        from scipy import optimize
+        return import_module("scipy.optimize")
     except ModuleNotFoundError:
         raise SimdevError(f"calibrate needs scipy: {install_line('solvers')}") from None
-    return optimize
 
 
 def independent(columns: Floats) -> list[int]:
-    """The columns that no sum of multiples of the ones chosen before them gives."""
+    """The indices of linearly independent columns: each column that is no linear combination of the
+    columns chosen before it.
+    """
     chosen: list[int] = []
     for k, column in enumerate(columns.T):
         before = columns[:, chosen]
@@ -72,8 +74,8 @@ def solve(
     """The parameters x of columns @ x + offset ~ target, [n, k] and [n]; columns must be
     independent.
 
-    ``scale`` is what the error of each target is proportional to (None: to the value that the model
-    gives it), ``care`` how much each counts beside the others.
+    ``scale`` is proportional to the error of each target (None: the error is proportional to the
+    model's value), ``care`` is the weight of each target.
     """
     least_squares = optimizers().least_squares
     unit = np.abs(columns).max(axis=0)
@@ -82,8 +84,8 @@ def solve(
     x = np.linalg.lstsq(rows * weights[:, None], (target - offset) * weights, rcond=None)[0]
     for _ in range(PASSES):
         if scale is None:
-            # Relative to the model of the pass before: relative to the measured values, those that
-            # are too small by accident would count most.
+            # Residuals are relative to the model of the previous pass. Relative to the measured
+            # values, values that are too small by chance would count most.
             weights = care / np.maximum(np.abs(rows @ x + offset), TINY * np.abs(target).max())
         a, y = rows * weights[:, None], (target - offset) * weights
         # 1.4826 x the median of |residuals| is the standard deviation of normal noise.
@@ -103,8 +105,8 @@ def solve(
 
 
 def _errors(a: Floats, residual: Floats, limit: float) -> Floats:
-    """Standard errors of an M-estimator (Huber, Robust Statistics, 1981, 7.6): outliers count as
-    they pull.
+    """Standard errors of an M-estimator (Huber, Robust Statistics, 1981, 7.6), in which outliers
+    have their reduced weight.
     """
     spare = len(residual) - a.shape[1]
     if spare <= 0:
@@ -117,11 +119,11 @@ def _errors(a: Floats, residual: Floats, limit: float) -> Floats:
 
 
 def middle(samples: Floats, scale: Floats | None = None) -> Solution:
-    """The robust mean of samples of one quantity; ``scale`` is what the error of each is
-    proportional to.
+    """The robust mean of samples of one quantity; ``scale`` is proportional to the error of each
+    sample.
     """
     spread = float(np.median(np.abs(samples - np.median(samples))))
-    if spread <= TINY * float(np.abs(samples).max(initial=0)):  # most are one number: that is it
+    if spread <= TINY * float(np.abs(samples).max(initial=0)):  # most samples are the same number
         error = math.nan if len(samples) < 2 else 0.0
         return Solution(np.array([np.median(samples)]), np.array([error]), len(samples))
     return solve(
@@ -130,7 +132,7 @@ def middle(samples: Floats, scale: Floats | None = None) -> Solution:
 
 
 def shortest(value: Fraction | float, tolerance: Fraction | float) -> Fraction:
-    """The number of fewest significant digits within the tolerance."""
+    """The number with the fewest significant digits within the tolerance of a value."""
     exact, allowed = Fraction(value), Fraction(tolerance)
     if abs(exact) <= allowed:
         return Fraction(0)
@@ -145,8 +147,8 @@ def shortest(value: Fraction | float, tolerance: Fraction | float) -> Fraction:
 def goodness(
     measured: Sequence[float], predicted: Sequence[float]
 ) -> tuple[float, float, float | None]:
-    """RMS of the residuals, RMS of the residuals relative to the measured values, and R2 (None
-    without variance).
+    """The RMS of the residuals, the RMS of the residuals relative to the measured values, and R2
+    (None where the measured values have no variance).
     """
     m, p = np.array(measured, np.float64), np.array(predicted, np.float64)
     residual = m - p
@@ -162,12 +164,13 @@ def goodness(
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """A number of a scenario that a trace may tell, in SI units (an efficiency: a share).
+    """A number of a scenario that may be fitted to a trace, in SI units (an efficiency: a share).
 
-    ``quantity`` is gap, latency, bandwidth or efficiency; ``of`` names the devices, links or ops,
-    ``rows`` are those of the cluster (none for an efficiency). ``value`` is what it was ``before``
-    unless it was fitted; ``error`` is its standard error (None: no data to spare), ``count`` how
-    many spans tell of it. A parameter that was left alone has a ``note`` with the reason.
+    ``quantity`` is gap, latency, bandwidth or efficiency; ``of`` names the devices, links or ops;
+    ``rows`` are the indices of devices or links in the cluster (none for an efficiency). ``value``
+    is the fitted value, or the value ``before`` where it was not fitted; ``error`` is its standard
+    error (None: no data to spare), ``count`` the number of spans that it was fitted to. A
+    parameter that was left alone has a ``note`` with the reason.
     """
 
     quantity: str
@@ -182,7 +185,7 @@ class Parameter:
 
     @property
     def fitted(self) -> bool:
-        """Whether the trace told its value."""
+        """Whether its value was fitted to the trace."""
         return not self.note
 
     def to_json(self) -> dict[str, Any]:
@@ -200,8 +203,8 @@ class Parameter:
 
 
 def significant(value: float, error: float, least: Fraction | float) -> Fraction:
-    """A value with as few digits as its standard error (NaN: not known) allows; it may be off by
-    ``least`` anyway.
+    """The value rounded to as few digits as its standard error (NaN: not known) allows. A change of
+    up to ``least`` is allowed in any case.
     """
     doubt = min(CARE * Fraction(error), abs(Fraction(value)) / 100) if error > 0 else Fraction(0)
     return shortest(value, max(Fraction(least), doubt))

@@ -1,13 +1,12 @@
-"""Host times of a large model, fitted to whole steps that were measured.
+"""Fits the host times of a large model to measured times of whole steps.
 
-A step tells of its hosts only where they held it up, so one step tells little: many are fitted at
-once, by least mean |log(simulated / measured)|, which treats too slow and too fast alike and is not
-drawn by outliers. It has corners and valleys, so the simplex of Nelder and Mead (scipy) descends
-from the best of a grid. Each step is lowered once: its host times change lengths of dispatches
-only.
+The time of a step depends on its hosts only where they hold it up, so a single step says little:
+many steps are fitted at once. The objective is the mean |log(simulated / measured)|, which treats
+too slow and too fast equally and is robust to outliers. It has kinks and valleys, so the simplex of
+Nelder and Mead (scipy) descends from the best point of a grid. Each step is lowered once: host
+times change only the durations of dispatches.
 
-``simdev calibrate SCENARIO TABLE.csv`` calls it; the host times that it fits are those of
-``simdev.nouns.models.large``.
+``simdev calibrate SCENARIO TABLE.csv`` calls it; ``simdev.nouns.models.large`` uses the host times.
 """
 
 from __future__ import annotations
@@ -33,19 +32,19 @@ from ...search.sweep.point import rows_of
 from .solve import Floats, optimizers, shortest
 
 STEP = "step"
-"""The column of a table that tells how long a step took."""
+"""The column of a table with the measured time of a step."""
 FEWEST = 6  # twice the number of times that are fitted
-_GRID = [10.0**exponent for exponent in (-4.5, -4, -3.5, -3, -2.5, -2)]  # seconds, of every phase
-_WIDE, _NARROW = 0.5, 0.1  # of the simplex, as logarithms
+_GRID = [10.0**exponent for exponent in (-4.5, -4, -3.5, -3, -2.5, -2)]  # seconds, for all phases
+_WIDE, _NARROW = 0.5, 0.1  # sizes of the first and second simplex, in logarithms of times
 _DIGITS = Fraction(1, 200)  # a time is written within half a percent
-_UNIT = Fraction(1)  # second: the host time at which dispatches tell their shares of it
+_UNIT = Fraction(1)  # second: the host time at which the durations of dispatches are their shares
 WORST_SHOWN = 5
 ERRORS = ("before", "fitted", "left_out")
 
 
 @dataclass(frozen=True, slots=True)
 class MeasuredStep:
-    """A step of a large model: its scenario, how many seconds it took, and its name."""
+    """A measured step of a large model: its scenario, its seconds, and its name."""
 
     scenario: Scenario
     seconds: float
@@ -68,7 +67,7 @@ class StepFit:
     source: str = ""
 
     def to_json(self) -> dict[str, Any]:
-        """The answer of ``simdev calibrate --json``; times in seconds."""
+        """The output of ``simdev calibrate --json``; times in seconds."""
         return {
             "steps": self.source,
             "host_time_s": {phase: float(time) for phase, time in self.host_time.items()},
@@ -78,12 +77,12 @@ class StepFit:
         }
 
     def mean_error(self, name: str) -> float:
-        """The mean size of one of ERRORS."""
+        """The mean absolute error, for one of ERRORS."""
         return float(np.abs(getattr(self, name)).mean())
 
 
 def read_steps(scenario: PathLike, table: PathLike) -> tuple[MeasuredStep, ...]:
-    """The steps of a table (CSV): columns are fields of the scenario, as in sweeps, and ``step``.
+    """The steps of a CSV table. Its columns are fields of the scenario, as in sweeps, and ``step``.
 
     Raises InputError with every line that cannot be read.
     """
@@ -113,7 +112,7 @@ def read_steps(scenario: PathLike, table: PathLike) -> tuple[MeasuredStep, ...]:
 
 
 def _value(text: str | None) -> Any:
-    """A cell: JSON where it is some, else the text itself."""
+    """The value of a cell: parsed where it is JSON, else the text itself."""
     try:
         return parse_json(text or "")
     except InputError:
@@ -131,16 +130,17 @@ def _seconds(text: str | None) -> float:
 
 
 def calibrate_steps(steps: Sequence[MeasuredStep], source: str = "") -> StepFit:
-    """The host times of the phases that fit the steps best, and how well they do on others.
+    """The host times of the phases that fit the steps best, with their errors, also on steps that
+    were left out of the fit.
 
-    Raises InputError for fewer than FEWEST steps and for what has no host; SimdevError without
+    Raises InputError for fewer than FEWEST steps and for a step without a host; SimdevError without
     scipy.
     """
     if len(steps) < FEWEST:
         raise InputError(f"needs {FEWEST} measured steps at least, got {len(steps)}", source)
     models = [_Lowered.of(step) for step in steps]
     times = _fitted(models)
-    # Every other step: neighbours in a table are often alike.
+    # A half is every other step: neighbours in a table are often similar.
     halves = [models[::2], models[1::2]]
     left_out = np.zeros(len(models))
     for half, others in ((0, halves[1]), (1, halves[0])):
@@ -164,7 +164,9 @@ def calibrate_steps(steps: Sequence[MeasuredStep], source: str = "") -> StepFit:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Lowered:
-    """A step's tasks: durations without dispatches (ps), and by phase those that a second gives."""
+    """A lowered step. ``fixed`` are the durations (ps) of its tasks with host times of zero,
+    ``shares`` by phase the durations of dispatches that a host time of one second adds.
+    """
 
     task_graph: TaskGraph
     fixed: Ints
@@ -192,10 +194,10 @@ class _Lowered:
         return cls(task_graph, fixed, np.array(shares, np.float64), step.seconds)
 
     def ratio(self, times: Floats) -> float:
-        """Simulated / measured, with host times in seconds by phase."""
+        """The simulated time over the measured time, with host times in seconds by phase."""
         duration = self.fixed + np.rint(times @ self.shares).astype(np.int64)
         tasks = replace(self.task_graph.tasks, duration=duration)
-        # Hundreds of times: the engine that "auto" keeps for large graphs.
+        # Called hundreds of times, so it uses the engine that "auto" chooses for large graphs.
         engine = choose("auto", WORTH_COMPILING)
         trace = simulate(replace(self.task_graph, tasks=tasks), engine)
         return trace.end_ps / PS_PER_SECOND / self.seconds
@@ -206,7 +208,7 @@ def _errors(models: Sequence[_Lowered], times: Floats) -> Floats:
 
 
 def _fitted(models: Sequence[_Lowered]) -> Floats:
-    """Seconds by phase of least mean |log error|."""
+    """The seconds by phase with the least mean |log(simulated / measured)|."""
     minimize = optimizers().minimize
 
     def badness(logs: Floats) -> float:
@@ -215,7 +217,7 @@ def _fitted(models: Sequence[_Lowered]) -> Floats:
 
     starts = [np.full(len(PHASES), np.log(time)) for time in _GRID]
     best: Floats = min(starts, key=badness)
-    # Twice: a simplex that has shrunk in a valley finds out of it with a new one.
+    # Twice: a new simplex can leave a valley in which the first has shrunk.
     for width in (_WIDE, _NARROW):
         corners = np.vstack((best, best + width * np.eye(len(best))))
         options = {"initial_simplex": corners, "xatol": 1e-3, "fatol": 1e-6, "maxiter": 400}
@@ -224,7 +226,7 @@ def _fitted(models: Sequence[_Lowered]) -> Floats:
 
 
 def steps_text(fit: StepFit) -> str:
-    """The times, the errors before and after, and the steps that are told worst."""
+    """The fitted times, the errors before and after, and the steps with the largest errors."""
     return "\n".join(_lines(fit))
 
 

@@ -1,10 +1,10 @@
 """The profile doctor: looks for times that cannot be true, or were not measured as they should be.
 
-``examine`` is the front door. A warning is a hint for a person, never a correction: nothing in a
-file is changed.
+``examine`` is the entry point. A warning is a hint for a person, never a correction: no file is
+changed.
 
-``simdev profile doctor`` calls it. A check is a function of ``checks`` and a row of CHECKS, of
-which the site's table is made.
+``simdev profile doctor`` calls it. A check is a function of ``checks`` and a row of CHECKS; the
+site's table of checks is made from CHECKS.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ CHECKS: dict[str, Check] = {
     "work": checks.counts,
     "copies": checks.copies_within,
 }
-"""The checks of one profile, by the name that their warnings bear."""
+"""The checks of one profile, by the name shown in their warnings."""
 
 
 @dataclass(frozen=True, slots=True)
 class Warned:
-    """A warning: the file, which check it comes from, and what was seen."""
+    """A warning: the file, the name of the check, and the message."""
 
     file: str
     check: str
@@ -49,7 +49,7 @@ class Warned:
 
 
 def examine(files: Iterable[str | os.PathLike[str]]) -> list[Warned]:
-    """Warnings of profiles, each by itself and then against one another, in the order of the files.
+    """Warnings about each profile alone, and then about pairs of profiles, in the order of files.
 
     Raises InputError for a file that is no profile.
     """
@@ -62,7 +62,7 @@ def examine(files: Iterable[str | os.PathLike[str]]) -> list[Warned]:
     ]
     return warnings + [
         Warned(second.file, name, message)
-        # Each pair once; the later file is warned of, for it is the copy.
+        # Each pair once; the warning names the later file as the copy.
         for i, second in enumerate(sheets)
         for first in sheets[:i]
         for name, compare in (("copies", checks.copies), ("clocks", checks.clocks_between))

@@ -1,8 +1,8 @@
 """Checks of a profile: whether its times can be true, row by row and against one another, whether
 their units are right, and whether they were measured well.
 
-The table CHECKS beside it runs them. Bounds are those of a datasheet (``simdev.costs.roofline``);
-what an op asks for is told by ``simdev.nouns.semantics``.
+The table CHECKS of this package runs them. Bounds come from a datasheet
+(``simdev.costs.roofline``), the work of an op from ``simdev.nouns.semantics``.
 """
 
 from __future__ import annotations
@@ -24,17 +24,19 @@ from .sheet import Sample, Sheet, examples, number
 # smaller, copies under two names, clocks that were mixed.
 
 LEAST, MOST, USUAL = 0.5, 8.0, 2.0
-"""Backward over forward: at least, at most where it has the usual work, and how much that is."""
-SLOWER, SMALLER = 0.8, 0.5
-"""The larger op is too fast below this share of the time of one that has at most this share of its
-size.
+"""The ratio of backward to forward time: its least value, its greatest value for a backward with
+the usual ratio of work, and that usual ratio of work.
 """
-MOST_ROWS = 3000  # every row is compared with every other of its group
+SLOWER, SMALLER = 0.8, 0.5
+"""A larger op is too fast if it takes less than the share SLOWER of a smaller op's time, where the
+smaller op has at most the share SMALLER of its size.
+"""
+MOST_ROWS = 3000  # of a group: every row is compared with every other
 GEMM = {"linear": "matmul", "addmm": "matmul", "mm": "matmul"}
 SUFFIXES = ("_backward_input", "_backward_weight", "_backward")
 WINDOW = ("stride", "padding", "dilation", "groups")
 FEWEST_ALIKE = 3  # equal times of fewer ops may be chance
-SAME = 0.95  # of the times: a copy may have been touched up
+SAME = 0.95  # share of equal times: a copy may have been edited
 EXACT = 1e-9  # relative: a factor leaves rounding errors, a measurement more
 CONDITIONS = (
     "method.timer",
@@ -49,7 +51,8 @@ CONDITIONS = (
     "host.cpu_model",
     "flags.tf32",
 )
-"""Header fields that must be equal in two profiles of one kind of device to mix their times."""
+"""Header fields in which two profiles of a kind of device must agree before their times are mixed.
+"""
 
 
 def backward(sheet: Sheet) -> Iterator[str]:
@@ -73,7 +76,7 @@ def backward(sheet: Sheet) -> Iterator[str]:
             (sample.kind, sample.phase, json.dumps(sample.attrs, sort_keys=True))
             for sample in samples
         }
-        # Two layers of one shape: nothing tells whose backward it is.
+        # With several layers of one shape a backward cannot be assigned to its forward.
         if len(ahead) == 1 and len(parts) == len(samples):
             ratio = sum(sample.device_ns for sample in samples) / ahead[0].device_ns
             least = 0.0 if op_class(ahead[0].kind) == "elementwise" else LEAST
@@ -134,7 +137,7 @@ def _reversed(samples: Sequence[Sample]) -> Iterator[str]:
         [[extent for shape in sample.shapes for extent in shape] for sample in samples], np.float64
     )
     size = np.array([sum(prod(shape) for shape in sample.shapes) for sample in samples], np.float64)
-    # Only what lies beyond both spreads: a time without a spread is taken as it is.
+    # Only differences beyond both spreads count; a time without a spread is exact.
     low, high = (
         np.array([_beyond(sample, name, pick) for sample in samples])
         for name, pick in (("p10", min), ("p90", max))
@@ -150,7 +153,9 @@ def _reversed(samples: Sequence[Sample]) -> Iterator[str]:
 
 
 def _beyond(sample: Sample, name: str, pick: Callable[[float, float], float]) -> float:
-    """The time of an op at the edge of its spread, which is that of the calls."""
+    """The time of an op at the edge of its spread. The spread is relative, and is that of the
+    calls' times.
+    """
     edge = sample.time(name)
     share = 1.0 if edge is None or not sample.p50 else edge / sample.p50
     return sample.device_ns * pick(1.0, share)
@@ -212,7 +217,7 @@ def clocks_between(first: Sheet, second: Sheet) -> Iterator[str]:
 
 
 def _plain(value: Any) -> Any:
-    # How a timer rotates its inputs does not make it another clock.
+    # A timer's suffixes (rotated inputs, flushed caches) do not make it another clock.
     return value.split("+")[0] if isinstance(value, str) else value
 
 
@@ -224,10 +229,10 @@ def _of(sheet: Sheet, device: str) -> dict[str, Sample]:
     return {op: sample for (kind, op), sample in sheet.by_op.items() if kind == device}
 
 
-# Numbers in the wrong unit: off by 1,000 or 1,024, bits for bytes, multiply-adds for
+# Numbers in the wrong unit: off by 1,000 or 1,024, bits instead of bytes, multiply-adds instead of
 # operations.
 
-SLOWEST_OVER_IDEAL = 500.0  # further below a datasheet is no kernel, half of a profile even less
+SLOWEST_OVER_IDEAL = 500.0  # no kernel is further below a datasheet, let alone half of a profile
 LONG_NS = 20_000.0  # shorter ops are mostly launch, which no datasheet bounds
 FEWEST_PEERS = 4
 BITS = 8.0
@@ -241,7 +246,7 @@ FACTORS = {
 }
 CLOSE = 0.01
 WIDE = 0.35
-"""How near to a power of 1,000 a time must be off, in decimal digits."""
+"""The tolerance, in decimal digits, within which an error counts as a factor of 1,000."""
 
 
 def times(sheet: Sheet) -> Iterator[str]:
@@ -252,7 +257,7 @@ def times(sheet: Sheet) -> Iterator[str]:
     yield from _against_datasheet(sheet)
     groups: defaultdict[tuple[str, str], list[tuple[float, Sample]]] = defaultdict(list)
     for sample in sheet.samples:
-        # Of less work, little can be told from a launch.
+        # The time of a smaller op may be mostly its launch.
         if sample.size > 1e6 and sample.device_ns > 0:
             pace = log10(sample.device_ns / sample.size)
             groups[sample.device, sample.kind].append((pace, sample))
@@ -291,7 +296,7 @@ def _strangers(members: list[tuple[float, Sample]]) -> Iterator[str]:
     middle = median(value for value, _ in members)
     off = [(value - middle, sample) for value, sample in members]
     strange = [(by, sample) for by, sample in off if abs(abs(by) - 3) < WIDE]
-    # Where most of a kind are off, it is not the few that are strange.
+    # Where most times of a kind are off, they are not outliers.
     if strange and len(strange) * 2 < len(members):
         texts = [
             f"{sample} (by {10 ** abs(by):,.0f}, too {'long' if by > 0 else 'short'})"
@@ -330,13 +335,14 @@ def _expected(sample: Sample) -> Mapping[str, float]:
 
 
 def _verdict(ratio: float, name: str) -> str | None:
-    """How a number is off; None where it is right, or wrong in no way that a unit explains."""
+    """The wrong unit that explains a ratio of written to expected; None where the number is right,
+    or no unit explains it.
+    """
     if name == "flops" and abs(ratio - 0.5) < CLOSE / 2:
         return "off by 2 (multiply-adds for operations)"
     for factor, text in FACTORS.items():
         if name == "out_bytes" and factor == BITS:
-            # a row does not tell the dtypes of outputs: they may be bool where the operands are
-            # int64
+            # A row does not hold the dtypes of outputs: they may be bool where operands are int64.
             continue
         for value, way in ((ratio / factor, "too large"), (ratio * factor, "too small")):
             if abs(value - 1) < CLOSE:
@@ -351,11 +357,11 @@ FLOOR_OVER_IDEAL = 3.0
 FEWEST_REPS = 10
 SPREAD = 0.2
 LEAST_RATIO, MOST_RATIO = 0.8, 1.25
-# What a last-level cache may hold: only beyond it a warm profile must keep to the memory's
-# bandwidth.
+# The capacity of a last-level cache: in a warm profile only larger ops are bound by the bandwidth
+# of the memory.
 CACHED_BYTES = 256 * 2**20
-WIDEST = 4096  # padding is counted tap by tap; images wider than this have next to none
-# F(4x4, 3x3) multiplies a quarter of what is counted (Lavin and Gray, CVPR 2016).
+WIDEST = 4096  # padding is counted tap by tap; in wider images it is negligible
+# F(4x4, 3x3) needs a quarter of the counted multiplications (Lavin and Gray, CVPR 2016).
 WINOGRAD = 4.0
 
 
@@ -377,7 +383,7 @@ def header(sheet: Sheet) -> Iterator[str]:
     if sha256 is not None and sheet.sha256 and sha256 != sheet.sha256:
         yield "the rows are not those that the header's sha256_of_rows was taken of"
     ratio = number(sheet.field("step.ratio"))
-    # A host that dispatches more slowly than its GPU works holds the step up, and rows are right.
+    # A host that dispatches more slowly than its GPU works lengthens the step; the rows are right.
     least = 0.0 if any(sample.tells_kernels for sample in sheet.samples) else LEAST_RATIO
     if ratio is not None and not least <= ratio <= MOST_RATIO:
         yield f"the operators add up to {ratio:g} of the step that was measured with them"
@@ -401,9 +407,7 @@ def _ordered(sample: Sample) -> bool:
 def _warning(
     sheet: Sheet, samples: Sequence[Sample], text: str, shown: Sequence[object] | None = None
 ) -> Iterator[str]:
-    """A warning of some rows, with how many they are and some examples; none where there are
-    none.
-    """
+    """A warning about some rows, with their number and some examples; none without rows."""
     if samples:
         count = f"{len(samples)} of {len(sheet.samples)} rows"
         yield f"{text} {count}: {examples(samples if shown is None else shown)}"
@@ -459,7 +463,7 @@ def roofline(sheet: Sheet) -> Iterator[str]:
 
 
 def _bound(sheet: Sheet, sample: Sample) -> float:
-    """The nanoseconds that a row cannot be below by its datasheet; 0 where that is not known."""
+    """The least nanoseconds of a row by its datasheet; 0 where no bound is known."""
     if sample.ideal is None or sample.load is None:
         return 0.0
     compute, memory = sample.ideal
@@ -472,8 +476,8 @@ def _bound(sheet: Sheet, sample: Sample) -> float:
 
 
 def inside(sample: Sample) -> float:
-    """The share of a convolution's multiplications that do not meet its padding; 1 for any other
-    op.
+    """The share of a convolution's multiplications that fall on data rather than padding; 1 for any
+    other op.
     """
     places = {"": (0, 1, 2), "backward_input": (2, 1, 0), "backward_weight": (1, 2, 0)}
     name, _, part = sample.kind.partition("_")
@@ -501,7 +505,9 @@ def _at(values: Sequence[int], axis: int) -> int:
 
 
 def _may_be_winograd(sample: Sample) -> bool:
-    """A dense convolution of 3 or more points at stride 1: Winograd or FFT save multiplications."""
+    """Whether Winograd or FFT may save multiplications: in a dense convolution with a kernel of 3
+    or more points at stride 1.
+    """
     plain = all(set(sample.extents(name)) <= {1} for name in ("stride", "dilation"))
     return (
         sample.kind.startswith("conv")
@@ -512,15 +518,13 @@ def _may_be_winograd(sample: Sample) -> bool:
 
 
 def _kernel(sample: Sample) -> int:
-    # The filters are the smallest tensor of four axes or so; their last axes are the window.
+    # Of the tensors with more than two axes the filters have the smallest last axes: the window.
     windows = [min(shape[2:]) for shape in sample.shapes if len(shape) > 2 and max(shape[2:]) <= 11]
     return max(windows, default=1)
 
 
 def _may_use_tf32(sheet: Sheet, sample: Sample) -> bool:
-    """Products and convolutions in float32 may run in TF32 unless the header says that they must
-    not.
-    """
+    """Whether a float32 product or convolution may run in TF32: unless the header forbids it."""
     if sample.spec is None or not {"float32", "tfloat32"} <= set(sample.spec.flops):
         return False
     flag = "cudnn_tf32" if sample.kind.startswith("conv") else "tf32"

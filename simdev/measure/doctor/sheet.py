@@ -1,7 +1,6 @@
-"""A profile as the doctor sees it: its header, and each row with its times and what its op asks
-for.
+"""A profile as the doctor sees it: its header, and each row with its times and the work of its op.
 
-``checks`` reads it. The file is read by ``simdev.files.profile`` like any profile.
+``checks`` reads it. ``simdev.files.profile`` reads the file like any profile.
 """
 
 from __future__ import annotations
@@ -30,10 +29,10 @@ SHOWN = 3
 
 @dataclass(frozen=True, eq=False)
 class Sample:
-    """One row: what op it is, its times in ns, and the rest as the file has it.
+    """One row of a profile: its key, the median time in ns, and the other fields of the file.
 
-    How well was measured is judged by ``p50``, the median of the calls; whether it can be true by
-    ``device_ns``.
+    ``p50``, the median of the calls, shows how well the row was measured; ``device_ns`` shows
+    whether it can be true.
     """
 
     key: str
@@ -47,22 +46,22 @@ class Sample:
 
     @property
     def device(self) -> str:
-        """Kind of device."""
+        """The kind of device."""
         return str(self._parts[0])
 
     @property
     def kind(self) -> str:
-        """Kind of op."""
+        """The kind of op."""
         return str(self._parts[1])
 
     @property
     def phase(self) -> str:
-        """fwd, bwd, bwd_input, bwd_weight or opt."""
+        """The phase: fwd, bwd, bwd_input, bwd_weight or opt."""
         return str(self._parts[2])
 
     @property
     def attrs(self) -> dict[str, Any]:
-        """Attributes."""
+        """The op's attributes."""
         return dict(self._parts[3])
 
     def extents(self, name: str) -> tuple[int, ...]:
@@ -80,7 +79,7 @@ class Sample:
 
     @property
     def outputs(self) -> int:
-        """How many of the shapes are those of outputs."""
+        """The number of shapes that belong to outputs."""
         return sum(shape is not None for shape in self._parts[6])
 
     @cached_property
@@ -90,13 +89,13 @@ class Sample:
 
     @property
     def op(self) -> str:
-        """The op on any kind of device."""
+        """The key without the kind of device, as text."""
         return json.dumps(self._parts[1:])
 
     @property
     def size(self) -> float:
-        """The bytes that the op touches, or a tenth of its FLOPs where that is more: where a device
-        turns to compute. 0 where its kind is not known.
+        """The bytes that the op touches, or a tenth of its FLOPs where that is more (devices become
+        compute-bound at about ten FLOPs a byte). 0 where the op's kind is not known.
         """
         if self.load is None:
             return 0.0
@@ -109,8 +108,8 @@ class Sample:
 
     @cached_property
     def device_ns(self) -> float:
-        """The time of the op on its device: its kernels and their launch gaps where the row has
-        them, else the median.
+        """The op's time on its device in ns: its kernels and their launch gaps where the row has
+        them, else the median of the calls.
         """
         return float(self._row.device_seconds(pace_of(self.spec)) * 10**9)
 
@@ -120,11 +119,11 @@ class Sample:
 
     @property
     def tells_kernels(self) -> bool:
-        """Whether the row tells the time of its kernels, which were run with warm caches."""
+        """Whether the row has the time of its kernels, which were run with warm caches."""
         return self._row.tells_kernels
 
     def time(self, name: str) -> float | None:
-        """A number of ``t_ns`` beside the median; None where it is missing or no number."""
+        """Another number of ``t_ns``, by name; None where it is missing or not a number."""
         return number(self.details["t_ns"].get(name))
 
     @cached_property
@@ -134,8 +133,8 @@ class Sample:
 
     @cached_property
     def ideal(self) -> tuple[float, float] | None:
-        """Nanoseconds at the peak FLOP/s and at the peak bandwidth of the datasheet, where both
-        sides are known.
+        """Nanoseconds at the peak FLOP/s and at the peak bandwidth of the datasheet; None where the
+        op's load or the datasheet is not known.
         """
         if self.load is None or self.spec is None or not is_covered(self.load, self.spec):
             return None
@@ -189,7 +188,7 @@ def read_sheet(file: str | os.PathLike[str]) -> Sheet:
 
 def _hash_of_rows(file: str | os.PathLike[str], has_header: bool) -> str:
     if os.fspath(file) == "-":
-        return ""  # what stdin held is gone
+        return ""  # stdin cannot be read a second time
     lines = read_text(file).splitlines(keepends=True)
     return hashlib.sha256("".join(lines[1 if has_header else 0 :]).encode()).hexdigest()
 
@@ -201,7 +200,7 @@ def number(value: Any) -> float | None:
 
 
 def examples(samples: Iterable[Any]) -> str:
-    """The first few of them, in words."""
+    """The first few samples as text, and the number of the others."""
     shown = list(samples)
     more = f" and {len(shown) - SHOWN} more" if len(shown) > SHOWN else ""
     return "; ".join(map(str, shown[:SHOWN])) + more

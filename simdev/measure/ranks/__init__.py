@@ -1,6 +1,6 @@
-"""Captures a distributed training script as it is, without a GPU and without its other ranks.
+"""Captures an unchanged distributed training script, without a GPU and without running all ranks.
 
-``capture_ranks`` runs the script once for each rank that differs, in processes of their own.
+``capture_ranks`` runs the script once for each rank whose step differs, each in its own process.
 """
 
 from __future__ import annotations
@@ -35,20 +35,20 @@ from .scripts import Program, captured_rank, run_file, run_function
 from .writing import RankStep, RankWriter
 
 MOST_RANKS = 64
-"""The most ranks that are captured because they differ."""
+"""The greatest number of differing ranks that are captured."""
 MOST_NAMED = 8
-"""The most ranks that are compared because the script names them."""
+"""The greatest number of ranks that are compared because the script names them."""
 AT_ONCE = 16
-"""The most ranks that are compared at a time, each in a process of 0.5 GB or so."""
+"""The greatest number of ranks that run at a time, each in a process of about 0.5 GB."""
 
 
 @dataclass(frozen=True)
 class Captured:
-    """The steps of the ranks that were captured, by rank, and what a person has to know.
+    """The steps of the captured ranks, in the order of ranks, and notes for people.
 
-    ``world`` is the number of ranks, of which each that is missing does as one of these, and
-    ``per_node`` how many of them a node has. Of the missing ones those ``compared`` were run, and
-    do so indeed; of all others it is assumed.
+    ``world`` is the number of ranks, ``per_node`` their number on a node. Every rank that is not
+    captured is taken to do the same as a captured one. The ranks in ``compared`` were run to
+    confirm this; for all others it is assumed.
     """
 
     steps: tuple[RankStep, ...]
@@ -60,7 +60,7 @@ class Captured:
     def document(
         self, cluster: Machine, profiles: Sequence[str] | None = None, **settings: Any
     ) -> dict[str, Any]:
-        """The scenario on a cluster, as a file has it (``scenario_of``). Raises InputError."""
+        """The scenario on a cluster, in files' format (``scenario_of``). Raises InputError."""
         world = World(self.world, per_node=self.per_node)
         settings = {"notes": self.notes, "compared": self.compared, **settings}
         return scenario_of(self.steps, world, cluster, profiles, **settings)
@@ -68,7 +68,7 @@ class Captured:
     def scenario(
         self, cluster: Machine, profiles: Sequence[str] | None = None, **settings: Any
     ) -> Scenario:
-        """The scenario on a cluster: a preset ("dgx-h100"), a path, or an object of one with
+        """The scenario on a cluster, which is a preset ("dgx-h100"), a path, or an object with
         settings ({"preset": "dgx-h100", "nodes": 2}). Raises InputError.
         """
         return load_scenario(self.document(cluster, profiles, **settings))
@@ -87,16 +87,16 @@ def capture_ranks(
     progress: Callable[[int], None] = lambda _: None,
     compare_all: bool = False,
 ) -> Captured:
-    """One training step of a distributed script, or of a function, without a GPU.
+    """Captures one training step of a distributed script, or of a function, without a GPU.
 
-    ``step`` is the path of a script with its ``arguments``, or a function that trains, or that
-    makes (model, inputs, loss). ``mesh``, like {"dp": 8, "tp": 4}, is that of the device mesh which
-    such a function is called with. The world has as many ranks as the mesh, or ``world`` of them,
-    else one on each device of the ``cluster``; ``per_node`` on a node (default: as the cluster has
-    devices there, else 8). ``ranks`` are those to capture; without them the ranks that differ are
-    found (``_differing``), with ``compare_all`` among all of them. ``progress`` is called with the
-    number of ranks done. ``settings`` take the place of what the script gives its wrappers
-    (``settings.SETTINGS``). Raises InputError.
+    ``step`` is the path of a script with its ``arguments``, or a function that trains or that
+    returns (model, inputs, loss). Such a function is called with a device mesh of the dimensions
+    ``mesh``, like {"dp": 8, "tp": 4}. The number of ranks is that of the mesh, or ``world``, or the
+    number of devices of the ``cluster``; ``per_node`` of them share a node (default: the devices of
+    the cluster's node, else 8). ``ranks`` are the ranks to capture; without them the ranks that
+    differ are searched (``_differing``), with ``compare_all`` among all ranks. ``progress`` is
+    called with the number of ranks done. ``settings`` replace arguments that the script passes to
+    its wrappers (``settings.SETTINGS``). Raises InputError.
     """
     shape = dict(mesh or {})
     size = prod(shape.values()) if shape and world is None else world
@@ -126,7 +126,9 @@ def capture_program(
     settings: Mapping[str, Any] | None = None,
     compare_all: bool = False,
 ) -> Captured:
-    """One step of a training loop in a world of ranks (``capture_ranks``). Raises InputError."""
+    """Captures one step of a training loop in a world of ranks (``capture_ranks``). Raises
+    InputError.
+    """
     _load()
     with tempfile.TemporaryDirectory() as folder, unfinished(folder), uncollected():
         runs = _Runs(program, world, Path(folder), progress, settings or {})
@@ -140,7 +142,7 @@ def capture_program(
 
 
 def _load() -> None:
-    """Loads what scripts use of PyTorch once, here: every rank is a copy of this process."""
+    """Imports PyTorch's modules that scripts use, once: every rank is a fork of this process."""
     import torch.distributed.fsdp
     import torch.distributed.pipelining
     import torch.distributed.tensor.parallel  # noqa: F401
@@ -150,7 +152,7 @@ def _load() -> None:
 
 
 class _Runs:
-    """The processes that capture ranks. ``done`` are the steps by rank."""
+    """The processes that capture ranks. ``done`` holds the captured steps by rank."""
 
     def __init__(
         self,
@@ -169,8 +171,8 @@ class _Runs:
         self._running: dict[int, tuple[Any, Connection]] = {}
 
     def start(self, rank: int, stands: int | None = None) -> None:
-        """Starts a rank; it reads the mail of the rank in whose place it stands, where one is
-        given.
+        """Starts a rank. With ``stands`` it receives the messages of that rank in place of its own,
+        so that the two can be compared.
         """
         if rank in self.done or rank in self._running:
             return
@@ -188,7 +190,7 @@ class _Runs:
         self._running[rank] = process, mine
 
     def finish(self, ranks: Sequence[int]) -> None:
-        """Captures these ranks, and all that send them something. Raises InputError."""
+        """Captures these ranks, and all ranks that send them messages. Raises InputError."""
         for rank in ranks:
             self.start(rank)
         while self._running:
@@ -216,8 +218,8 @@ class _Runs:
                 self.start(peer)
 
     def sorts(self, ranks: Iterable[int]) -> dict[str, int]:
-        """By what a rank does the first rank that does it, of rank 0 and of these, which read what
-        rank 0 is sent.
+        """Runs these ranks with the messages of rank 0. Returns, for each distinct fingerprint
+        among rank 0 and these, the first rank that has it.
         """
         samples = sorted(ranks)
         for first in range(0, len(samples), AT_ONCE):
@@ -230,7 +232,9 @@ class _Runs:
         return sorts
 
     def all_of(self, group: Sequence[int]) -> dict[str, int]:
-        """All ranks of a group, each by itself. Raises InputError where these are too many."""
+        """Captures all ranks of a group, each as distinct. Raises InputError where they are too
+        many.
+        """
         if len(group) > MOST_RANKS:
             raise InputError(
                 f"no two ranks that were captured of a group of {len(group)} do the same: name "
@@ -240,14 +244,14 @@ class _Runs:
         return {f"{rank}": rank for rank in group}
 
     def captured(self, ranks: Sequence[int]) -> Captured:
-        """The steps of these ranks."""
+        """The answer with the steps of these ranks."""
         steps = tuple(self.done[rank] for rank in ranks)
         notes = tuple(dict.fromkeys(note for step in steps for note in step.notes))
         size, per_node = self.world.size, self.world.per_node
         return Captured(steps, size, notes, per_node, self.compared)
 
     def end(self) -> None:
-        """Ends whatever is still running."""
+        """Ends all processes that are still running."""
         for process, _ in self._running.values():
             process.kill()
             process.join()
@@ -271,16 +275,16 @@ def _groups(step: RankStep) -> list[tuple[int, ...]]:
 
 
 def _differing(runs: _Runs, compare_all: bool) -> list[int]:
-    """The ranks whose steps differ: rank 0 and those that it exchanges messages with, and those of
-    another sort that are met among samples of its groups, or among all ranks.
+    """The ranks whose steps differ: rank 0, the ranks that it exchanges messages with, and every
+    rank with a new fingerprint among samples of its groups (or among all ranks).
 
-    Two ranks are compared with rank 0 that differ from it in every group at once, and those with
-    which the script compares its rank; only where they do something else, each group is looked at
-    by itself.
+    The samples are two ranks that differ from rank 0 in all of its groups at once, and the ranks
+    with which the script compares its own rank. Only where their steps differ from rank 0's is each
+    group sampled separately.
     """
     runs.finish([0])
     kept = set(runs.done)
-    # A rank that takes part in no group may still be another than the rest of the world.
+    # Without groups, the whole world is treated as a group: ranks may still differ.
     groups = _independent(runs.done[0], kept)
     if not groups and runs.world.size > 1:
         groups = [tuple(range(runs.world.size))]
@@ -294,10 +298,10 @@ def _differing(runs: _Runs, compare_all: bool) -> list[int]:
             near = {group[1], group[len(group) // 2], group[-1]}
             here = runs.sorts(near)
             if len(here) == 4:
-                # No two are alike: nobody stands for anybody.
+                # All four steps differ: no rank can represent another.
                 here = runs.all_of(group)
             samples, sorts = samples | near, sorts | here
-    # Whoever is kept brings those along that it exchanges messages with.
+    # With each kept rank the ranks that it exchanges messages with are kept too.
     for rank in sorts.values():
         runs.finish(_peers(runs.done[rank]))
         runs.stands.pop(rank, None)
@@ -307,8 +311,8 @@ def _differing(runs: _Runs, compare_all: bool) -> list[int]:
 
 
 def _independent(step: RankStep, known: Collection[int]) -> list[tuple[int, ...]]:
-    """The groups of a rank that share no other rank with one another or with those known: the
-    dimensions of its mesh along which ranks may be alike.
+    """The groups of a rank that share no other rank with one another or with ``known``: the
+    dimensions of its mesh along which ranks may do the same.
     """
     chosen: list[tuple[int, ...]] = []
     seen = set(known)
@@ -327,8 +331,8 @@ def _child(
     stands: int | None,
     pipe: Connection,
 ) -> None:
-    """Captures one rank, in a process of its own; tells its step or its problems."""
-    # What the parent holds by now is no garbage of this process: looking through it takes minutes.
+    """Captures one rank in a child process; sends its step or its problems through the pipe."""
+    # Excludes the parent's objects from garbage collection: scanning them would take minutes.
     gc.freeze()
     gc.enable()  # tensors live as long as in a training loop
     # Ctrl-C reaches every process of a terminal; the parent ends this one.
@@ -345,7 +349,7 @@ def _child(
 
 
 def _end_with(parent: int) -> None:
-    # A parent that was killed ends no rank, and a script may wait for ever.
+    # A killed parent cannot end its ranks, and a script may wait for ever: so each rank watches.
     while os.getppid() == parent:
         time.sleep(1)
     os._exit(1)
@@ -353,7 +357,7 @@ def _end_with(parent: int) -> None:
 
 @contextlib.contextmanager
 def _silent(is_silent: bool) -> Iterator[None]:
-    """Hides what a script prints, of all ranks but one, which talks to stderr."""
+    """Hides the output of a script; where not ``is_silent``, sends its stdout to stderr."""
     if not is_silent:
         with contextlib.redirect_stdout(sys.stderr):
             yield

@@ -1,10 +1,10 @@
-"""Attention as a GPU runs it, on tensors of the CPU.
+"""Runs attention on tensors of the CPU with the kernels that PyTorch chooses on a GPU.
 
-PyTorch chooses a kernel of ``scaled_dot_product_attention`` by the device: on fake tensors of the
-CPU it would be one that no GPU has, and policies of activation checkpointing that name kernels of
-GPUs would not know it. The choice here is PyTorch's (aten/src/ATen/native/transformers/cuda/
-sdp_utils.cpp): flash in two bytes a number without a mask and up to 256 values a head, else the
-memory-efficient kernel.
+PyTorch chooses a kernel of ``scaled_dot_product_attention`` by the device. For fake tensors of the
+CPU it would choose one that no GPU has, and that policies of activation checkpointing for GPUs do
+not know. This module chooses as PyTorch does on a GPU (aten/src/ATen/native/transformers/cuda/
+sdp_utils.cpp): FlashAttention for two-byte types without a mask and up to 256 values a head, else
+the memory-efficient kernel.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from .streams import Streams
 _of_cpus: Any = torch.nn.functional.scaled_dot_product_attention
 _HALF = (torch.float16, torch.bfloat16)
 FLASH_HEAD = 256
-"""The most values of a head that FlashAttention takes."""
+"""The greatest width of a head that FlashAttention supports."""
 
 
 def scaled_dot_product_attention(

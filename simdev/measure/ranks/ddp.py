@@ -1,15 +1,15 @@
-"""Stand-in of the reducer of PyTorch's DistributedDataParallel, whose C++ takes no fake tensors.
+"""A stand-in for the reducer of PyTorch's DistributedDataParallel, whose C++ takes no fake tensors.
 
-A script's ``DistributedDataParallel`` stays PyTorch's own module. It leaves its gradients to a
-reducer, and ``Reducer`` here issues in Python what that one issues (``reducer.cpp`` in PyTorch's
-``torch/csrc/distributed/c10d``): gradients are divided by the number of ranks while they are copied
-into buckets, a bucket is all-reduced once it and those before it are full, and at the end of the
-backward all are waited for and copied back. Buckets are gathered anew after the first backward, in
-the order in which gradients came; PyTorch does so at the next forward, here it is done at once, so
-that the second step is like all that follow.
+A script's ``DistributedDataParallel`` remains PyTorch's own module, but leaves its gradients to the
+``Reducer`` here, which issues the same operators in Python as PyTorch's (``reducer.cpp`` in
+``torch/csrc/distributed/c10d``). Gradients are divided by the number of ranks while they are copied
+into buckets; a bucket is all-reduced once it and the buckets before it are full; at the end of the
+backward all buckets are awaited and copied back. After the first backward the buckets are rebuilt
+in the order in which gradients became ready. PyTorch does so at the next forward; here it is done
+at once, so that the second step equals all later ones.
 
-What a rank cannot know alone is answered as if all ranks were equal: a parameter that it does not
-use is used nowhere. ``pretend`` puts the ``replacements`` in place.
+Where a rank would need to know about others, all ranks are taken to be equal: a parameter that it
+does not use is used nowhere. ``pretend`` puts the ``replacements`` in place.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _UNFINISHED = (
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The arguments of PyTorch's reducer beside parameters, buckets and group, in the order of the
+    """The arguments of PyTorch's reducer after parameters, buckets and group, in the order of the
     C++ constructor; sizes in bytes.
     """
 
@@ -67,9 +67,9 @@ class Settings:
 
 class Bucket:
     """Gradients that are sent as one flat tensor, ``contents``. ``views`` are its parts by the
-    number of a parameter.
+    index of the parameter.
 
-    To a communication hook it is what PyTorch calls a ``GradBucket``.
+    Communication hooks receive it as PyTorch's ``GradBucket``.
     """
 
     def __init__(self, number: int, count: int, parameters: Mapping[int, Tensor]) -> None:
@@ -79,11 +79,11 @@ class Bucket:
         self.views = self.parts(self.contents)
         self.pending: set[int] = set()
         self.deferred: list[int] = []
-        self.future: Any = None  # of what was sent
+        self.future: Any = None  # of the all_reduce or the hook
         self._sent = self.contents
 
     def parts(self, flat: Tensor) -> dict[int, Tensor]:
-        """The parts of a flat tensor, laid out as the parameters."""
+        """The parts of a flat tensor, with the layouts of the parameters."""
         views, offset = {}, 0
         for index, parameter in self.of.items():
             if is_non_overlapping_and_dense_or_false(parameter):
@@ -102,7 +102,7 @@ class Bucket:
         self._sent = buffer
 
     def gradients(self) -> list[Tensor]:
-        """The parts of what is sent."""
+        """The gradients: the parts of the tensor that is sent."""
         return list(self.parts(self._sent).values())
 
     def parameters(self) -> list[Tensor]:
@@ -114,13 +114,13 @@ class Bucket:
         return self.number
 
     def is_last(self) -> bool:
-        """Whether no bucket is sent behind it."""
+        """Whether it is the last bucket to be sent."""
         return self.number == self.count - 1
 
 
 class Reducer:
-    """Adds up the gradients of a ``DistributedDataParallel`` over its ranks, as the reducer of
-    PyTorch does; its methods without a docstring here are called like that one's.
+    """Sums the gradients of a ``DistributedDataParallel`` over its ranks, as PyTorch's reducer
+    does. Methods without a docstring have the names and roles of PyTorch's.
     """
 
     def __init__(
@@ -160,7 +160,7 @@ class Reducer:
         RankScopes.running.buckets |= {key_of(bucket.contents) for bucket in self.buckets}
 
     def _watch(self) -> None:
-        # Hooks behind AccumulateGrad are called for gradients that are undefined, too.
+        # Hooks of AccumulateGrad are also called for undefined gradients.
         made: list[Any] = [parameter.expand_as(parameter).grad_fn for parameter in self.parameters]
         self.nodes = [node.next_functions[0][0] for node in made]
         self.hooks = [
@@ -179,7 +179,7 @@ class Reducer:
     def _is_first_of_static(self) -> bool:
         return self.is_static and self.steps == 1
 
-    # What DistributedDataParallel calls.
+    # Methods that DistributedDataParallel calls.
 
     def set_logger(self, _: object) -> None:  # noqa: D102
         pass
@@ -213,7 +213,7 @@ class Reducer:
             self.unused = [i for i, p in enumerate(self.parameters) if id(p) not in met]
 
     def _delay_all_reduce(self) -> None:
-        # The first backward of a static graph sends all at its end.
+        # The first backward of a static graph sends all gradients at its end.
         self._send_used_map()
         self.unused = [index for index, times in enumerate(self.triggered) if not times]
         for index in range(len(self.parameters)):
@@ -282,7 +282,7 @@ class Reducer:
 
     @torch.no_grad()
     def _flush(self, bucket: Bucket) -> None:
-        """Copies into a bucket what was put off (``batched_grad_copy``)."""
+        """Copies the deferred gradients into a bucket (``batched_grad_copy``)."""
         if not self.settings.copies_at_once:
             return
         if bucket.deferred:
@@ -314,7 +314,7 @@ class Reducer:
         bucket.future = work.get_future()
 
     def _send_used_map(self) -> None:
-        self.used_map.copy_(torch.zeros_like(self.used_map))  # from the host
+        self.used_map.copy_(torch.zeros_like(self.used_map))  # a copy from the host
         self.used_work = dist.all_reduce(self.used_map, group=self.group, async_op=True)
 
     # At the end of a backward.
@@ -335,7 +335,9 @@ class Reducer:
         self._rebuild()
 
     def _learn_unused(self) -> None:
-        """Lets the host wait to learn which parameters another rank uses: here none."""
+        """Lets the host wait for the map of parameters that other ranks use (all ranks are taken to
+        be equal: no others).
+        """
         if not self.knows_unused:
             self.used_work.wait()
             Streams.running.current.synchronize()
@@ -361,7 +363,7 @@ class Reducer:
             parameter.grad.copy_(view)
 
     def _rebuild(self) -> None:
-        """Gathers buckets anew, once, in the order in which gradients came."""
+        """Rebuilds the buckets once, in the order in which gradients became ready."""
         if self.is_rebuilt or self._looks_for_unused:
             return
         self.is_rebuilt = True
@@ -385,9 +387,9 @@ def _refused(part: str) -> InputError:
 
 
 def _require_steady(hook: Any) -> None:
-    """Refuses PyTorch's hooks that send in later steps what they do not send in the first ones."""
+    """Refuses PyTorch's hooks that communicate differently in later steps than in the first."""
     for cell in getattr(hook, "__closure__", None) or ():
-        _require_steady(cell.cell_contents)  # of a hook around another one
+        _require_steady(cell.cell_contents)  # the inner hook of a wrapping hook
     home = getattr(hook, "__module__", None) or ""
     if home.startswith(_HOOKS) and home != default_hooks.__name__:
         raise _refused(f": the communication hook {hook.__name__}")
@@ -409,7 +411,7 @@ def _leaves_behind(outputs: Sequence[Tensor]) -> set[int]:
 
 
 class Logger:
-    """Stand-in of what notes the settings of a ``DistributedDataParallel``: notes nothing."""
+    """A stand-in for the logger of ``DistributedDataParallel``, which logs nothing."""
 
     def __init__(self, _: Reducer) -> None:
         pass
@@ -419,7 +421,7 @@ class Logger:
 
 
 def broadcast_coalesced(group: Any, tensors: Sequence[Tensor], size: int, source: int = 0) -> None:
-    """Sends tensors from a rank to all of its group, flat tensors of so many bytes at a time."""
+    """Broadcasts tensors from rank ``source`` to its group, in flat tensors of ``size`` bytes."""
     if not tensors:
         return
     buckets, _ = c10d._compute_bucket_assignment_by_size(list(tensors), [size])
@@ -437,7 +439,7 @@ def broadcast_coalesced(group: Any, tensors: Sequence[Tensor], size: int, source
 
 
 def replacements() -> Iterator[tuple[Any, str, Any]]:
-    """(owner, name, value) of what stands in for PyTorch's reducer."""
+    """The replacements (owner, name, value) that put these stand-ins in place of PyTorch's."""
     begin = DistributedDataParallel.__init__
 
     def init(module: Any, *args: Any, **kwargs: Any) -> None:

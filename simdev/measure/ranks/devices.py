@@ -1,9 +1,9 @@
-"""Devices as a script names them, where all tensors are fake ones of the CPU.
+"""Shows a script GPUs, although all of its tensors are fake tensors of the CPU.
 
-``Devices`` reads whatever names CUDA as the CPU in calls of PyTorch, and tells the script, but not
-PyTorch itself, that its tensors lie on its GPU. Of a script that names CUDA it also knows which
-tensors stay on the CPU: what works on these alone is the host's, and no op of the step. ``pretend``
-puts it in place, ``recording`` asks it.
+``Devices`` replaces CUDA devices by the CPU in calls of PyTorch. When the script (but not PyTorch
+itself) reads a tensor's device, it sees its GPU. In a script that names CUDA, ``Devices`` also
+tracks which tensors stay on the CPU: operators on these alone are work of the host, and no ops of
+the step. ``pretend`` puts it in place, ``recording`` uses it.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ _BACKWARD = Tensor.backward
 
 
 class Devices(TorchFunctionMode):
-    """The devices of the rank that is captured now, of which ``running`` is one.
+    """The devices of a rank; ``running`` is the instance of the rank being captured.
 
-    ``gpu`` is the script's own. ``host`` are the numbers of memory (``key_of``) on the CPU;
-    ``is_named``: the script named CUDA, so what it does not move is on the CPU; ``is_users``: a
-    script calls PyTorch now, rather than PyTorch itself; ``is_moving``: a tensor goes from one to
-    another.
+    ``gpu`` is the script's GPU. ``host`` holds the storages (``key_of``) on the CPU. ``is_named``:
+    the script has named CUDA, so tensors that it does not move are on the CPU. ``is_users``: the
+    current call of PyTorch comes from the script, not from PyTorch itself. ``is_moving``: a tensor
+    is being moved between devices.
     """
 
     running: Devices
@@ -53,7 +53,7 @@ class Devices(TorchFunctionMode):
         if getattr(func, "__name__", "") == "__get__":
             return self._attribute(func, args[0]) if is_users else func(*args, **kwargs)
         if func is _BACKWARD:
-            with self:  # what a backward computes again names devices, too
+            with self:  # a backward may recompute its forward, which names devices
                 return torch.autograd.backward(args[0], kwargs.pop("gradient", None), **kwargs)
         args, kwargs = _numbered(func, args, kwargs)
         is_cuda = func is Tensor.cuda or any(map(names_cuda, (*args, *kwargs.values())))
@@ -75,23 +75,23 @@ class Devices(TorchFunctionMode):
         finally:
             self.is_users = before
         if is_users and isinstance(result, Tensor) and not isinstance(result, FakeTensor):
-            self.place(result, not (is_cuda or self.is_default))  # made of numbers
+            self.place(result, not (is_cuda or self.is_default))  # a tensor made of numbers
         return result
 
     def set_default(self, device: Any) -> None:
-        """Takes the place of ``torch.set_default_device``."""
+        """Replaces ``torch.set_default_device``."""
         self.is_default = names_cuda(device)
         self.is_named |= self.is_default
 
     def _attribute(self, func: Any, tensor: Any) -> Any:
-        """An attribute of a tensor as the script reads it."""
+        """The value of a tensor's attribute as shown to the script."""
         name = getattr(getattr(func, "__self__", None), "__name__", "")
         if name in ("device", "is_cuda") and self._is_on_gpu(tensor):
             return self.gpu if name == "device" else True
         return func(tensor)
 
     def of_fake(self) -> property:
-        """Takes the place of ``FakeTensor.device``, which no function mode sees."""
+        """A property that replaces ``FakeTensor.device``, which function modes do not intercept."""
         device: Any = FakeTensor.device
 
         def read(tensor: FakeTensor) -> Any:
@@ -109,10 +109,10 @@ class Devices(TorchFunctionMode):
     def _moved(
         self, func: Any, to_gpu: bool, is_users: bool, args: Any, kwargs: Mapping[str, Any]
     ) -> Any:
-        """The tensor that is moved: new memory where a script changes its device."""
+        """The moved tensor, in new memory where the script changes its device."""
         tensor, changed = args[0], {name: on_cpu(x) for name, x in kwargs.items()}
         to_cpu = func is Tensor.cpu or any(map(_names_cpu, (*args[1:], *kwargs.values())))
-        to_cpu &= is_users  # PyTorch itself reads everywhere that its tensors are on the CPU
+        to_cpu &= is_users  # to PyTorch itself all tensors are on the CPU anyway
         if to_cpu and not self._is_host(tensor):
             Streams.running.current.synchronize()
         call: Callable[[], Any] = lambda: func(*map(on_cpu, args), **changed)  # noqa: E731
@@ -142,7 +142,7 @@ class Devices(TorchFunctionMode):
             self.is_moving = False
 
     def place(self, tensors: Any, is_host: bool) -> None:
-        """Notes where tensors lie."""
+        """Notes whether tensors lie on the host or on the GPU."""
         change = self.host.update if is_host else self.host.difference_update
         change({
             key_of(getattr(leaf, "_local_tensor", leaf))
@@ -151,8 +151,8 @@ class Devices(TorchFunctionMode):
         })  # fmt: skip
 
     def is_hosts(self, inputs: Sequence[Tensor], kwargs: Mapping[str, Any]) -> bool:
-        """Whether the CPU runs an operator with these tensors: it reads no other than the CPU's, or
-        makes a tensor where a script names no GPU.
+        """Whether the CPU runs an operator: all of its inputs lie on the CPU or, without inputs,
+        the script creates a tensor without naming a GPU.
         """
         if inputs:
             return all(key_of(tensor) in self.host for tensor in inputs)
@@ -160,7 +160,7 @@ class Devices(TorchFunctionMode):
 
 
 def _is_users_call() -> bool:
-    """Whether the caller of whoever asks is called from a file outside of PyTorch."""
+    """Whether the function that calls this one was called from a file outside of PyTorch."""
     frame: Any = sys._getframe(2)
     while frame.f_code.co_name == "__torch_function__":  # of another mode, such as a torch.device
         frame = frame.f_back
@@ -168,7 +168,7 @@ def _is_users_call() -> bool:
 
 
 def _numbered(func: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
-    """The arguments with a device in place of its bare number, which is a GPU's."""
+    """The arguments, with a CUDA device in place of a bare device number."""
     if "device" in kwargs:
         kwargs = {**kwargs, "device": of_number(kwargs["device"])}
     if func is Tensor.to and len(args) > 1:
@@ -178,12 +178,14 @@ def _numbered(func: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
 
 
 def of_number(value: Any) -> Any:
-    """The argument, a GPU in place of its bare number."""
+    """The argument, with a CUDA device in place of a bare number."""
     return torch.device("cuda", value) if type(value) is int else value
 
 
 def reading(change: Callable[[Any], Any], function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function with each of its arguments changed, for calls that no function mode sees."""
+    """The function, with ``change`` applied to each argument: for calls that function modes do not
+    intercept.
+    """
 
     def changed(*args: Any, **kwargs: Any) -> Any:
         return function(*map(change, args), **{name: change(x) for name, x in kwargs.items()})
@@ -203,22 +205,22 @@ def _names_cpu(value: Any) -> bool:
 
 
 def on_cpu(value: Any) -> Any:
-    """The argument, the CPU in place of a CUDA device."""
+    """The argument, with the CPU in place of a CUDA device."""
     if names_cuda(value):
         return "cpu" if isinstance(value, str) else CPU
     return value
 
 
 class Generator(torch.Generator):
-    """Random numbers of any device, on the CPU."""
+    """A random generator of the CPU, whatever device the script names."""
 
     def __new__(cls, device: Any = CPU) -> Generator:
-        """A generator."""
+        """Makes a generator of the CPU."""
         return super().__new__(cls, CPU)  # type: ignore[call-arg]
 
 
 def as_list(tensor: Tensor) -> Any:
-    """Takes the place of ``Tensor.tolist`` of a fake tensor: a value for all, asked for once."""
+    """Replaces ``Tensor.tolist`` of a fake tensor: one value, read once, stands for all."""
     return np.full(tuple(tensor.shape), _value(tensor)).tolist()
 
 
@@ -228,5 +230,5 @@ def _numpy(tensor: Tensor) -> Any:
 
 
 def _value(tensor: Tensor) -> Any:
-    """The number that ``item()`` answers in place of values that a fake tensor has not."""
+    """The number that ``item()`` returns for a fake tensor, which has no values."""
     return tensor.reshape(-1)[0].item() if tensor.numel() else 0

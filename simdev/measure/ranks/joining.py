@@ -1,8 +1,9 @@
-"""The scenario of captured ranks: a collective is one op over the devices of its ranks, a send with
-its receive one op of kind ``p2p`` (``measure.joining`` has what traces do alike).
+"""Joins captured ranks into the graph and strategy of a scenario.
 
-Streams become queues, waits become control inputs. Where only some ranks of a group were captured,
-these stand for the others: the collective costs as that of the whole group
+A collective is one op over the devices of its ranks; a send and its receive are one op of kind
+``p2p``. ``measure.joining`` holds the part that is common with traces. Streams become queues, waits
+become control inputs. Where only some ranks of a group were captured,
+they represent the others: the collective costs as much as that of the whole group
 (``strategy.collectives.groups``).
 """
 
@@ -18,10 +19,10 @@ from .writing import RankStep
 
 
 def joined(steps: Sequence[RankStep], devices: Sequence[str], name: str) -> tuple[Fields, Fields]:
-    """The graph and the strategy of a scenario, as files have them.
+    """The graph and the strategy of a scenario, in the format of files.
 
     ``devices`` are the names of the devices of all ranks of the world. Raises InputError where
-    ranks do not fit together: a collective that differs, a receive without a send.
+    ranks do not match: a collective that differs, or a receive without a send.
     """
     by_rank = {step.rank: step for step in steps}
     joint = _Captured(by_rank, devices)
@@ -55,7 +56,7 @@ def _calls(steps: Iterable[RankStep]) -> Iterator[Communication]:
 
 
 def _needs(by_rank: Mapping[int, RankStep]) -> dict[Place, tuple[Place, ...]]:
-    """By op the communications of its rank behind which it comes."""
+    """For each op, the communications of its rank that must come before it."""
     needs = {}
     for rank, step in by_rank.items():
         calls = {step.ops[position]["name"]: position for position in step.messages}
@@ -67,7 +68,7 @@ def _needs(by_rank: Mapping[int, RankStep]) -> dict[Place, tuple[Place, ...]]:
 
 
 class _Captured(Joint):
-    """Writes a meeting as one op, which its ranks dispatch together."""
+    """Writes a meeting as one op that its ranks dispatch together."""
 
     def __init__(self, by_rank: Mapping[int, RankStep], devices: Sequence[str]) -> None:
         programs = {rank: step.ops for rank, step in by_rank.items()}
@@ -86,10 +87,10 @@ class _Captured(Joint):
         texts = [self.programs[call.rank][call.position]["name"] for call in meeting]
         reads, makes = range(len(meeting)), range(len(meeting))
         if kind in ("p2p", "broadcast"):
-            # The root of a broadcast need not be there.
+            # The root of a broadcast may not have been captured.
             sends = int(kind == "p2p" or ranks[0] == group[0])
             reads, makes = reads[:sends], makes[sends:]
-        # Equally many inputs of each rank.
+        # The op takes the same number of inputs of each rank.
         count = min((len(members[i]["inputs"]) for i in reads), default=0)
         for number, i in enumerate(makes):
             self.outputs[ranks[i], texts[i]] = number
@@ -110,9 +111,9 @@ class _Captured(Joint):
 
 
 def _stream(kind: str, ranks: Sequence[int], members: Sequence[Fields]) -> Fields:
-    """The stream of a communication, as a field. Messages of two ranks in a batch are under way at
-    once, so each direction is a stream of its own. Where ranks call their streams differently,
-    their waits alone tell the order.
+    """The field ``stream`` of a communication. Messages between two ranks in a batch are in flight
+    at the same time, so each direction is a separate stream. Where ranks name their streams
+    differently there is no field: their waits alone determine the order.
     """
     if kind == "p2p":
         return {"stream": " to ".join(map(str, ranks))}
@@ -121,7 +122,7 @@ def _stream(kind: str, ranks: Sequence[int], members: Sequence[Fields]) -> Field
 
 
 def _name_streams(ops: Sequence[Fields]) -> None:
-    """Puts before the name of each stream the kinds of which most run there."""
+    """Prefixes the name of each stream with its two most frequent kinds of ops."""
     kinds: dict[str, Counter[str]] = {}
     for op in ops:
         if "stream" in op:
@@ -134,12 +135,12 @@ def _name_streams(ops: Sequence[Fields]) -> None:
 
 
 def _together(ops: Iterable[Fields], field: str) -> list[str]:
-    """A field of several ops, each of its names once."""
+    """The names in a field of several ops, each once."""
     return list(dict.fromkeys(text for op in ops for text in op.get(field, ())))
 
 
 def _whole(outputs: Sequence[Fields]) -> Fields:
-    """All that a rank gets by a message, as one tensor."""
+    """The outputs of a message on its receiver, as one tensor."""
     if len(outputs) == 1:
         return outputs[0]
     return {"bytes": sum(tensor["bytes"] for tensor in outputs)}

@@ -1,12 +1,13 @@
-"""A world of ranks and GPUs that are not there, for a script that runs in one process.
+"""Simulates the environment of a rank, with other ranks and GPUs that do not exist, for a script
+that runs in one process.
 
-Inside ``pretended`` a training script finds what it asks for: a world of any size (PyTorch's own
-``fake`` process group, which sends nothing), the environment of ``torchrun``, and a GPU. Nothing is
-computed: all tensors are fake. They are tensors of the CPU, because a build of PyTorch without CUDA
-cannot run autograd on others; so whatever names a CUDA device is read as the CPU, streams and
-events are the stand-ins of ``streams``, and optimizers take the paths that they take on a GPU.
+Inside ``pretended`` a training script sees a world of any size (PyTorch's own ``fake`` process
+group, which sends nothing), the environment of ``torchrun``, and a GPU. Nothing is computed: all
+tensors are fake. They are tensors of the CPU, because a build of PyTorch without CUDA cannot run
+autograd on others. So CUDA devices are replaced by the CPU, streams and events by the stand-ins of
+``streams``, and optimizers are made to take the paths that they take on a GPU.
 
-What is not covered is refused by its name. ``scripts`` runs a user's file in here.
+Features that are not covered are refused by name. ``scripts`` runs a user's file in here.
 """
 
 from __future__ import annotations
@@ -46,14 +47,14 @@ from .streams import Event, Stream, Streams
 
 CUDA = torch.device("cuda")
 PATIENCE = 600
-"""Seconds for which a rank waits for an object of another one."""
+"""The seconds for which a rank waits for an object from another rank."""
 POLL = 0.01
 
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """The world that a script is shown: its number of ranks, the rank that it is, GPUs a node, and
-    the compute capability and bytes of memory of a GPU.
+    """The world that a script sees: the number of ranks, the script's own rank, the GPUs per node,
+    and the compute capability and bytes of memory of a GPU.
     """
 
     size: int
@@ -64,12 +65,12 @@ class World:
 
     @property
     def local_rank(self) -> int:
-        """The number of the rank on its node."""
+        """The index of the rank on its node."""
         return self.rank % min(self.per_node, self.size)
 
     @property
     def environment(self) -> dict[str, str]:
-        """The variables that ``torchrun`` puts into the environment of a rank."""
+        """The environment variables that ``torchrun`` sets for a rank."""
         local = min(self.per_node, self.size)
         return {
             "RANK": str(self.rank),
@@ -84,7 +85,8 @@ class World:
 
 @contextmanager
 def pretended(world: World, mail: Mail) -> Iterator[Streams]:
-    """Shows the block a world; yields the streams of its rank. Process-wide, so not twice at once.
+    """Runs the block in a pretended world; yields the streams of its rank. The replacements are
+    process-wide, so there is one world at a time.
 
     ``mail`` carries the Python objects that ranks send one another.
     """
@@ -102,7 +104,9 @@ def pretended(world: World, mail: Mail) -> Iterator[Streams]:
 
 
 def _beside(name: str, *offsets: int) -> Callable[[int, Any], bool]:
-    """A comparison of ranks that notes those at these offsets from the other one."""
+    """A comparison operator of ranks, which also notes the ranks at these offsets from the compared
+    number.
+    """
     compare = getattr(int, name)
 
     def compared(rank: int, other: Any) -> bool:
@@ -115,8 +119,8 @@ def _beside(name: str, *offsets: int) -> Callable[[int, Any], bool]:
 
 
 class Rank(int):
-    """A rank as the script's code is told it. ``named`` are the ranks with which it was compared:
-    those that may do otherwise than their neighbours.
+    """The rank number that the script gets. ``named`` collects the ranks with which the script
+    compares it: these may do something else than their neighbours.
     """
 
     named: ClassVar[set[int]] = set()
@@ -128,11 +132,11 @@ class Rank(int):
 
 
 class Mail:
-    """Python objects from rank to rank, in a store of PyTorch that all captured ranks share.
+    """Carries Python objects from rank to rank, in a PyTorch store that all captured ranks share.
 
-    ``need`` is called with a rank before its object is waited for, so that whoever runs the ranks
-    can start it. A rank that ``stands`` in the place of another one, to be compared with it, reads
-    what that one got.
+    ``need`` is called with a rank before waiting for its object, so that the rank can be started. A
+    rank that ``stands`` in the place of another rank, to be compared with it, receives the other
+    rank's objects.
     """
 
     def __init__(
@@ -147,25 +151,25 @@ class Mail:
         self._received: dict[tuple[int, int | None], int] = {}
 
     def send(self, data: bytes, to: int | None) -> None:
-        """Leaves bytes for another rank (None: for all that ask)."""
+        """Leaves bytes for another rank (None: for every rank)."""
         number = self._sent[to] = self._sent.get(to, -1) + 1
         self.store.set(f"{self.rank}>{to}:{number}", data)
 
     def receive(self, source: int) -> bytes:
-        """The next bytes from a rank; waits for them. Raises InputError where none come."""
+        """Waits for the next bytes from a rank. Raises InputError where none come."""
         if self.stands is None:
             return self._taken(source, self.rank)
         return self._taken(source - self.rank + self.stands, self.stands)
 
     def broadcast(self, data: bytes, source: int) -> bytes:
-        """The bytes that one rank gives to all of a group. Raises InputError as ``receive``."""
+        """The bytes that rank ``source`` gives to its group. Raises InputError as ``receive``."""
         if self.stands is not None:
             return self.receive(self.rank)
         if source == self.rank:
             self.send(data, None)
         else:
             data = self._taken(source, None)
-        # For ranks that stand in this one's place.
+        # A copy for ranks that stand in the place of this rank.
         self.send(data, self.rank)
         return data
 
@@ -189,15 +193,15 @@ class Mail:
         return bytes(self.store.get(key))
 
 
-# What replaces what, while a script runs.
+# The replacements of PyTorch's names while a script runs.
 
 Replacement = tuple[Any, str, Any]
-"""The owner of a name, the name, and another value of it."""
+"""A replacement: the owner of a name, the name, and its new value."""
 
 
 @contextmanager
 def replaced(replacements: Iterable[Replacement]) -> Iterator[None]:
-    """Runs the block with other values of names."""
+    """Runs the block with these replacements."""
     with ExitStack() as stack:
         for owner, name, value in replacements:
             stack.enter_context(patch.object(owner, name, value, create=True))
@@ -213,7 +217,7 @@ def _replacements(
     yield torch.Tensor, "record_stream", _nothing
     yield torch.Tensor, "pin_memory", lambda tensor, *_: tensor
     yield torch.nn.Module, "_apply", _applied
-    # Not by Devices: what a backward computes again runs outside of modes of functions.
+    # Not in Devices, because a forward that a backward recomputes runs outside of function modes.
     yield F, "scaled_dot_product_attention", scaled_dot_product_attention
     yield torch._C._nn, "_parse_to", reading(of_number, torch._C._nn._parse_to)
     yield torch, "set_default_device", devices.set_default
@@ -222,7 +226,7 @@ def _replacements(
     yield FakeTensor, "device", devices.of_fake()
     yield from ((torch.accelerator, name, value) for name, value in _accelerator(device).items())
     yield from _surroundings()
-    # It draws until all values lie between its bounds, which no fake tensor ever tells.
+    # It redraws until all values lie between its bounds, which would never end on fake tensors.
     yield torch.nn.init, "_no_grad_trunc_normal_", lambda tensor, *_, **__: tensor
     optimizer: Any = sys.modules[torch.optim.Optimizer.__module__]
     types = [*optimizer._foreach_supported_types, FakeTensor]
@@ -242,11 +246,11 @@ def _replacements(
 
 
 def _surroundings() -> Iterator[Replacement]:
-    """Files, libraries and processes around a script."""
-    # There is nothing to be kept of a model without numbers.
+    """The replacements for files, libraries and processes around a script."""
+    # A model of fake tensors has no values to save.
     yield from ((home, "save", _nothing) for home in (torch, checkpoint))
     yield torch, "load", _loaded(torch.load)
-    # A build without CUDA knows no versions of its libraries, which scripts print and compare.
+    # A build without CUDA lacks the versions of CUDA's libraries, which scripts print and compare.
     yield torch.version, "cuda", "12.8"
     yield torch.backends.cudnn, "version", _answering(91002)
     yield torch.cuda.nccl, "version", _answering((2, 27, 5))
@@ -260,8 +264,8 @@ def _surroundings() -> Iterator[Replacement]:
 
 
 def _without_gradients(mode: Any = True) -> Any:
-    """Takes the place of ``torch.inference_mode``, in which PyTorch would leave operators such as
-    ``linear`` whole; with or without brackets.
+    """Replaces ``torch.inference_mode``, in which PyTorch would not decompose operators such as
+    ``linear``. Works as a decorator with or without brackets.
     """
     if callable(mode):
         return torch.no_grad()(mode)
@@ -276,7 +280,7 @@ REFUSED = {
     torch.autograd.graph.save_on_cpu: ": what lies in the memory of the host is not covered by a "
     "capture; let it be computed again (torch.utils.checkpoint)",
 }
-"""Classes that are refused by their names, and why."""
+"""Classes that are refused, with the text that follows their name in the message."""
 
 
 _RANKS = ": a capture starts the ranks by itself; write the script for torchrun, a process a rank"
@@ -296,12 +300,14 @@ def _refusing(name: str, why: str) -> Callable[..., None]:
 
 
 def _loaded(load: Callable[..., Any]) -> Callable[..., Any]:
-    """``torch.load`` onto the CPU, wherever a script wants the tensors."""
+    """A ``torch.load`` that loads onto the CPU, whatever device the script names."""
     return lambda file, map_location=None, **options: load(file, map_location="cpu", **options)
 
 
 def _streaming(streams: Streams) -> Mapping[str, Any]:
-    """Streams and events, of ``torch.cuda`` for scripts and of ``torch.cpu`` for PyTorch itself."""
+    """Stand-ins for streams and events, for ``torch.cuda`` (scripts) and ``torch.cpu`` (PyTorch
+    itself).
+    """
     return {
         "Stream": Stream,
         "Event": Event,
@@ -324,11 +330,11 @@ _ZERO = (
     "memory_cached", "max_memory_cached", "memory_usage", "utilization", "temperature",
     "power_draw", "clock_rate", "initial_seed", "get_sync_debug_mode",
 )  # fmt: skip
-"""Functions of ``torch.cuda`` that do nothing, and those that answer 0."""
+"""Functions of ``torch.cuda`` that return 0. (Functions of _SILENT do nothing.)"""
 
 
 def _device(world: World) -> Mapping[str, Any]:
-    """The device that ``torch.cuda`` shows to scripts, and its memory."""
+    """Stand-ins for functions of ``torch.cuda`` that describe the device and its memory."""
     local = min(world.per_node, world.size)
     properties = SimpleNamespace(
         name="GPU", total_memory=world.memory, multi_processor_count=132, warp_size=32,
@@ -364,7 +370,7 @@ _nothing = _answering(None)
 
 
 def _accelerator(device: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Stand-ins of ``torch.accelerator``, made of those of ``torch.cuda``."""
+    """Stand-ins for ``torch.accelerator``, made from those for ``torch.cuda``."""
     names = {"current_device_index": "current_device", "set_device_index": "set_device"}
     equal = (
         "is_available", "device_count", "synchronize", "current_stream", "set_stream",
@@ -376,8 +382,8 @@ def _accelerator(device: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _applied(module: Any, fn: Callable[[Any], Any], recurse: bool = True) -> Any:
-    """``nn.Module._apply`` as for real tensors: of fake ones it would swap the insides of tensors,
-    which fails where anything refers to them weakly.
+    """Replaces ``nn.Module._apply``, and treats fake tensors like real ones. PyTorch's would swap
+    the contents of fake tensors, which fails for tensors with weak references.
     """
     for child in module.children() if recurse else ():
         child._apply(fn)
@@ -396,7 +402,7 @@ def _applied(module: Any, fn: Callable[[Any], Any], recurse: bool = True) -> Any
 
 
 class _Zeros(dict[str, int]):
-    """Statistics of memory that nothing took: any of them is 0."""
+    """Statistics of unused memory: every entry is 0."""
 
     def __missing__(self, key: str) -> int:
         return 0
@@ -406,8 +412,8 @@ _OF_MESHES = ("__init__", "__getitem__", "_flatten", "_unflatten", "_concatenate
 
 
 def _meshes() -> Iterator[Replacement]:
-    """Device meshes look ranks up in tensors of their own: these are real. What DTensors run to
-    learn the shapes of whole tensors is no work of a device.
+    """The replacements that run device meshes on real tensors, in which they look up ranks, and
+    that hide the calls by which DTensors compute the shapes of whole tensors: no device runs these.
     """
     for home in (_fsdp_init, _fully_shard):
         name = "_get_post_forward_mesh_info"
@@ -424,7 +430,9 @@ def _meshes() -> Iterator[Replacement]:
 
 
 def _of_ranks(make: Callable[..., None]) -> Callable[..., None]:
-    """The constructor of a mesh, for which ``init_device_mesh`` numbers the ranks in a tensor."""
+    """The constructor of a device mesh, with the tensor of ranks that ``init_device_mesh`` makes
+    replaced by a real one.
+    """
 
     def made(self: Any, device_type: str, mesh: Any = None, **kwargs: Any) -> None:
         if isinstance(mesh, FakeTensor):
@@ -442,7 +450,7 @@ def _of_ranks(make: Callable[..., None]) -> Callable[..., None]:
 
 
 def _really(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function on real tensors, unseen by recorders."""
+    """The function, run on real tensors and hidden from recorders."""
 
     @wraps(function)
     def real(*args: Any, **kwargs: Any) -> Any:
@@ -452,7 +460,7 @@ def _really(function: Callable[..., Any]) -> Callable[..., Any]:
     return real
 
 
-# Process groups: PyTorch's fake ones, whatever backend is asked for.
+# Process groups are PyTorch's fake ones, whatever backend the script names.
 
 
 def _distributed(world: World, streams: Streams, mail: Mail) -> Iterator[Replacement]:
@@ -486,15 +494,15 @@ def _distributed(world: World, streams: Streams, mail: Mail) -> Iterator[Replace
                 yield home, name, value
     from torch.distributed.pipelining import schedules
 
-    # Sends and receives of a batch go together, as NCCL has it.
+    # The sends and receives of a batch are launched together, as with NCCL.
     yield c10d.Backend, "supports_coalescing", True
     schedule = schedules._PipelineSchedule
     yield schedule, "_warmup_p2p", _voting(schedule._warmup_p2p, mail)
 
 
 def _voting(warm_up: Callable[..., None], mail: Mail) -> Callable[..., None]:
-    """The first words of pipeline stages to one another: numbers in tensors, on which depends how
-    each goes on. They are real ones and come by mail.
+    """The warm-up of pipeline stages, in which they exchange numbers in tensors and branch on them.
+    Here the tensors are real, and are carried by ``mail``.
     """
 
     def send(tensor: Any, dst: int, **_: Any) -> None:
@@ -511,16 +519,16 @@ def _voting(warm_up: Callable[..., None], mail: Mail) -> Callable[..., None]:
 
 
 OTHER_OBJECTS = ("gather_object", "scatter_object_list")
-"""Collectives over Python objects that are refused by their names."""
+"""Collectives over Python objects that are refused."""
 
 
 def _objects(mail: Mail) -> dict[str, Callable[..., Any]]:
-    """The collectives over Python objects. What only all ranks together know is answered as if all
-    ranks were equal.
+    """Stand-ins for the collectives over Python objects. Gathers of all ranks return this rank's
+    object for every rank.
     """
 
     def named(rank: Any = None, group: Any = None, place: Any = None) -> int:
-        """A rank of the world, which may be named by its place in a group."""
+        """A rank of the world, given directly or by its place in a group."""
         if place is None:
             return rank or 0
         return dist.get_global_rank(group, place) if group is not None else int(place)

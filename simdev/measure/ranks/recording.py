@@ -1,12 +1,12 @@
-"""Records the ops of one rank of a distributed step: what it computes, and what it sends.
+"""Records the ops of one rank of a distributed step, computation and communication.
 
-``RankRecorder`` is the recorder of ``record`` for a script that runs by itself. It sees the local
-operators behind DTensors, writes tensors that are written in place back to what made them, and
-notes with every record its stream and the records for which it waits. Calls of process groups
-(``c10d`` and functional ones) become records of the kinds of collectives, of ``p2p``, or of
-``barrier``, each with a ``Message``.
+``RankRecorder`` extends the recorder of ``record`` to a script that runs its own training loop. It
+sees the local operators behind DTensors, attributes tensors that are written in place to the record
+that made their memory, and notes for every record its stream and the records for which it waits.
+Calls of process groups (``c10d`` and functional ones) become records of the kind of a collective,
+``p2p`` or ``barrier``, each with a ``Message``.
 
-``scripts`` runs a script under it; ``writing`` makes the ops of a graph of its records.
+``scripts`` runs a script under it; ``writing`` makes the ops of a graph from its records.
 """
 
 from __future__ import annotations
@@ -52,31 +52,31 @@ from .scopes import RankScopes, in_backward
 from .shapes import Shapes
 from .streams import Future, Streams
 
-# Calls of process groups of which a capture does not know the other rank, or all tensors.
+# Refused calls of process groups: their other rank, or some of their tensors, are not known.
 _REFUSED = frozenset({"recv_any_source_", "allgather_coalesced_"})
 UPDATE: Instance = (("update", 0),)
-"""Where the ops of an optimizer belong."""
+"""The module path of an optimizer's ops."""
 NAMESPACES = ("c10d", "_c10d_functional", "c10d_functional", "_dtensor")
-# What writes into memory that its schema does not name as written.
+# Operators that write into memory which their schema does not mark as written.
 _WRITES = frozenset({"all_gather_copy_in"})
-# Calls that ask whether numbers are none, and those that pass their answers on.
+# Calls that test for NaN or infinity, and calls that pass on the result of such a test.
 _INVALID = frozenset({"isnan", "isinf"})
 _CARRY = frozenset({
     "any", "sum", "max", "or", "logical_or", "bitwise_or",
     "copy", "_to_copy", "to", "cast", "clone",
 })  # fmt: skip
-# Tensors of numbers in a script, which no kernel makes.
+# Calls that make a tensor of literals in a script; no kernel runs.
 _LITERALS = frozenset({"lift_fresh", "lift_fresh_copy"})
 
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A call of a process group as one rank makes it.
+    """A rank's call of a process group.
 
-    ``group`` are the ranks of the group in their order and ``name`` what PyTorch calls it, alike on
-    all of them; ``peer`` is the other rank of a send or receive or the root of a rooted collective
-    (else None), ``sends`` whether this rank sends; ``bytes`` as nccl-tests counts them, ``place``
-    the line of the script that asked for it.
+    ``group`` are the ranks of the group in their order, and ``name`` is PyTorch's name of it, equal
+    on all of them. ``peer`` is the other rank of a send or receive, or the root of a rooted
+    collective (else None); ``sends`` says whether this rank sends. ``bytes`` are counted as by
+    nccl-tests; ``place`` is the line of the script that made the call.
     """
 
     kind: str
@@ -90,7 +90,7 @@ class Message:
 
     @property
     def root(self) -> int:
-        """The place in the group of the root of a collective, 0 where it has none."""
+        """The root's place in the group; 0 for a call without root."""
         rooted = self.kind != "p2p" and self.peer is not None
         return self.group.index(self.peer) if rooted else 0
 
@@ -98,9 +98,9 @@ class Message:
 class RankRecorder(Recorder):
     """Fills ``records`` while a script runs and ``recording`` is true.
 
-    By the number of a record ``issued`` tells its stream and the records for which it waits,
-    ``messages`` its message, ``placed`` which of its outputs are memory that was there before, and
-    ``shared`` for each of them the first that is the same memory.
+    By index of the record, ``issued`` holds its stream and the records for which it waits,
+    ``messages`` its message, ``placed`` whether each output lies in memory that existed before, and
+    ``shared`` for each output the first output in the same memory.
     """
 
     def __init__(self, streams: Streams, rank: int) -> None:
@@ -123,7 +123,7 @@ class RankRecorder(Recorder):
         self._waits: dict[int, int] = {}
         self._batch: list[int] | None = None
         self._false: set[int] = set()
-        self._gradients: set[int] = set()  # memory of gradients and of norms made of them
+        self._gradients: set[int] = set()  # memory of gradients, and of norms computed from them
         self._is_of_gradients = self._is_behind_backward = False
         self.orphans: set[int] = set()
         self._shapes = Shapes()
@@ -131,15 +131,15 @@ class RankRecorder(Recorder):
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        # Nothing is compiled here, and the wrapper that this spares is called for every operator.
+        # Nothing is compiled here; skipping the wrapper saves time for every operator.
         return False
 
     @property
     def phase(self) -> str:
-        """The phase of the op that is dispatched now."""
+        """The phase of the op being dispatched."""
         if self.updating or self._is_of_gradients:
             return "update"
-        # Numbered from 0 while autograd runs a backward.
+        # Graph tasks of autograd are numbered from 0 while a backward runs, else -1.
         return "backward" if in_backward() else "forward"
 
     @phase.setter
@@ -148,11 +148,11 @@ class RankRecorder(Recorder):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Runs the operator and records it."""
-        # A DTensor takes its operators apart into those of its local tensors, which come back here.
+        # A DTensor runs its operators on its local tensors, and those calls come back here.
         if any(issubclass(kind, DTensor) for kind in types):
             return NotImplemented
         kwargs = kwargs or {}
-        # Operators of ``prim`` ask for a tensor's device or layout: no device runs them.
+        # Operators of ``prim`` query a tensor's device or layout; no device runs them.
         if func.namespace == "prim":
             is_device = func is torch.ops.prim.device.default and not in_kernel(args[0])
             return args[0].fake_device if is_device else func(*args, **kwargs)
@@ -185,7 +185,7 @@ class RankRecorder(Recorder):
         return result
 
     def _value(self, tensor: Tensor) -> Any:
-        """An answer to a script that asks for a value, which a fake tensor has not."""
+        """The value that a script reads from a fake tensor: 1, or 0 for a test for NaN; noted."""
         if self.updating:
             return 1.0  # the number of the step, which an optimizer keeps on the host
         self.streams.current.synchronize()
@@ -200,7 +200,7 @@ class RankRecorder(Recorder):
     def _note_false(
         self, name: str, args: Any, inputs: Sequence[Tensor], made: Sequence[Tensor]
     ) -> None:
-        """Notes tensors that say whether a number is none or infinite: no number is."""
+        """Notes tensors that hold the result of a test for NaN or infinity, which is false."""
         scaled = name == "_amp_foreach_non_finite_check_and_unscale_"
         if not self._false and not scaled and name not in _INVALID:
             return
@@ -211,8 +211,9 @@ class RankRecorder(Recorder):
             self._false.difference_update(map(key_of, made))
 
     def _reads_gradients(self, inputs: Sequence[Tensor]) -> bool:
-        """Whether an operator clips gradients or scales them, which is part of the update: it runs
-        behind a backward, outside of modules, on gradients of parameters or on norms of them.
+        """Whether an operator clips or scales gradients, which is part of the update. Such an
+        operator runs after a backward, outside of modules, on gradients of parameters or their
+        norms.
         """
         if in_backward():
             self._is_behind_backward = True
@@ -225,7 +226,7 @@ class RankRecorder(Recorder):
         return any(key_of(tensor) in self._gradients for tensor in inputs)
 
     def _is_hosts(self, func: Any, inputs: Sequence[Tensor], kwargs: Any) -> bool:
-        """Whether the host runs an operator, on tensors that the script keeps there."""
+        """Whether the host runs an operator: on tensors that the script keeps on the CPU."""
         if self.devices.is_moving:
             return True
         if self.streams.on_cpu or func.namespace in NAMESPACES or self.phase != "forward":
@@ -248,9 +249,9 @@ class RankRecorder(Recorder):
             return
         inputs = tensors_in(list(arguments.values()))
         if self.updating and all(tensor.numel() == 1 for tensor in (*inputs, *outputs)):
-            return  # numbers of steps: the host counts them
+            return  # step counters of the optimizer, which the host counts
         if name.endswith("_norm_backward") and result[0] is None:
-            # Nobody wants the gradient of the input: its shape is that of the output's gradient.
+            # The gradient of the input is not needed: the output's gradient has its shape.
             outputs = [inputs[0], *outputs]
         writes = written(func, arguments)
         self._note_memory(writes)
@@ -265,9 +266,9 @@ class RankRecorder(Recorder):
     def _record(self, kind: str, op: Dispatched, operands: Sequence[int]) -> None:
         keys, there = list(map(key_of, op.outputs)), self._there(op.outputs)
         super()._record(kind, op, operands)
-        # Inputs that were never seen before have become records in front of it.
+        # Inputs never seen before have become records before this one.
         index = len(self.records) - 1
-        # A part of a new memory makes all of it.
+        # An output that is a part of new memory counts as the whole memory.
         pairs = zip(op.outputs, there, strict=True)
         specs = tuple(TensorSpec.of(made) if old else _spec(made) for made, old in pairs)
         self.records[index] = replace(self.records[index], outputs=specs)
@@ -279,23 +280,23 @@ class RankRecorder(Recorder):
             self.orphans.add(index)
 
     def _there(self, tensors: Sequence[Tensor]) -> tuple[bool, ...]:
-        """By tensor whether its memory was there before."""
+        """For each tensor, whether its memory existed before."""
         return tuple(self._sources.get(key_of(tensor)) is not None for tensor in tensors)
 
     def _note_source(self, tensor: Tensor, source: tuple[int, int] | None) -> None:
-        # Written in place: the memory stays that of whatever made it, and gets no second life.
+        # A write in place changes nothing: the memory keeps its source and its lifetime.
         if source is None or self._sources.get(key_of(tensor)) is None:
             super()._note_source(tensor, source)
 
     def _note_memory(self, written: Sequence[Tensor]) -> None:
-        """Records memory that is written, and was there before the step, as an input of it."""
+        """Records memory that is written, and existed before the step, as an input of the step."""
         for tensor in written:
             if key_of(tensor) not in self._sources:
                 self.add_leaf("input", tensor)
 
     def add_leaf(self, kind: str, tensor: Tensor) -> int:
-        """Records a tensor that the step is given, with all of the memory behind it where it is no
-        parameter: the number of its record.
+        """Records a tensor that the step is given, and returns the record's index. An input counts
+        with all of the memory behind it.
         """
         index = super().add_leaf(kind, tensor)
         self._leaves[index] = self._alive[-1]
@@ -305,8 +306,8 @@ class RankRecorder(Recorder):
         return index
 
     def end(self) -> None:
-        """Ends the step, and notes the leaves that outlive it, such as buffers, not batches:
-        ``persistent`` has a name of each that is a gradient.
+        """Ends the step, and notes in ``persistent`` the leaves that outlive it (buffers, but not
+        batches), each with a name where it is a gradient, else "".
         """
         self.recording = False
         if self.streams.on_cpu:
@@ -323,7 +324,7 @@ class RankRecorder(Recorder):
 
     @contextmanager
     def resting(self) -> Iterator[None]:
-        """Records nothing of the block, nor that the host waits for a value there."""
+        """Runs the block without recording its operators, its notes or the host's waits."""
         waits = {op: set(ops) for op, ops in self.streams.waits.items()}
         before = self.recording, waits, dict(self.notes)
         self.recording = False
@@ -333,7 +334,7 @@ class RankRecorder(Recorder):
             self.recording, self.streams.waits, self.notes = before
 
     def note_size(self, storage: Any, size: int) -> None:
-        """Notes that the memory behind a tensor was given back (size 0) or taken anew."""
+        """Notes that the memory behind a tensor was freed (size 0) or allocated again."""
         source = self._sources.get(storage._cdata)
         if size == 0 and source is not None:
             self.lifetimes.until[source] = len(self.records) - 1
@@ -342,7 +343,7 @@ class RankRecorder(Recorder):
 
     def add_parameter(self, tensor: Tensor, states: Sequence[Tensor]) -> None:
         """Records a parameter as a leaf; reading one of its states counts as reading it."""
-        self.devices.place(tensor, is_host=False)  # FSDP moves parameters by itself
+        self.devices.place(tensor, is_host=False)  # FSDP moves parameters to the GPU itself
         if key_of(tensor) not in self.parameters:
             index = self.add_leaf("parameter", tensor)
             self.parameters[key_of(tensor)] = index
@@ -365,14 +366,14 @@ class RankRecorder(Recorder):
                 f"{running_line()}: {func.namespace}.{name} is not covered by a capture"
             )
         inputs, outputs = _ends(name, arguments, result)
-        if func.namespace == "c10d":  # functional calls make what they bring
+        if func.namespace == "c10d":  # functional calls return new tensors instead
             self._note_memory(outputs)
         message = self._message(name, arguments, inputs, outputs)
         if len(message.group) == 1 and message.kind != "p2p":
             self._note_copies(inputs, outputs)
             return
-        # What is called to be done at once runs in the current stream, as NCCL does it; sends and
-        # receives and functional collectives are always waited for later.
+        # Synchronous calls run in the current stream, as in PyTorch with NCCL. Sends, receives and
+        # functional collectives are always asynchronous.
         at_once = not arguments.get("async_op", True)
         there = self._there(outputs)
         op = Dispatched(func, {}, inputs, outputs, self._instance())
@@ -385,7 +386,7 @@ class RankRecorder(Recorder):
                 self._waits[key_of(tensor)] = index
 
     def _note_copies(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> None:
-        """Records a collective of a rank alone: a copy of what is not there already."""
+        """Records a collective of a single rank: a copy, unless input and output are the same."""
         copy = torch.ops.aten.clone.default
         for read, made in zip(inputs, outputs, strict=False):
             if key_of(read) != key_of(made):
@@ -412,21 +413,21 @@ class RankRecorder(Recorder):
         return Message(kind, ranks, size, peer, sends, tag, running_line(), group.group_name)
 
     def _issue_message(self, index: int, message: Message, at_once: bool) -> None:
-        """Issues a call to the current stream, or to that of its communicator behind what the
-        current stream was given so far.
+        """Issues a call: to the current stream if ``at_once``, else to the stream of its
+        communicator, after everything issued to the current stream so far.
         """
         names = self._communicators.setdefault(message.group, {})
         number = names.setdefault(message.name, len(names))
         streams, name = self.streams, _short(message.group) + "'" * number
         if self._batch is not None:
-            # Of a batch all go at once: its end waits for each.
+            # The calls of a batch start together; the end of the batch waits for each.
             before = streams.of(name).frontier | streams.current.frontier
             self.issued[index] = name, frozenset(before)
             self._batch.append(index)
         elif at_once:
             self.issued[index] = streams.issue(index)
         else:
-            # Two ranks that send one another something alone have a communicator of their own.
+            # Messages outside of a batch use a separate communicator for each pair of ranks.
             stream = streams.of(f"{name} {message.peer}" if message.kind == "p2p" else name)
             stream.frontier |= streams.current.frontier
             self.issued[index] = streams.issue(index, stream)
@@ -439,7 +440,9 @@ class RankRecorder(Recorder):
             self.streams.current.frontier.add(index)
 
     def replacements(self) -> Iterator[Replacement]:
-        """Links what calls of process groups return to their records, for ``work.wait()``."""
+        """The replacements that link the works which process groups return to the calls' records,
+        for ``work.wait()``.
+        """
         wait = c10d.FakeWork.wait
 
         def waiting(work: Any, *args: Any) -> Any:
@@ -488,15 +491,15 @@ METHODS = (
     "_start_coalescing", "_end_coalescing", "all_gather_single", "reduce_scatter_single",
     "all_to_all_single",
 )  # fmt: skip
-"""The methods of process groups that send."""
+"""The methods of process groups that communicate."""
 
 
-# Private, but what functional collectives themselves call.
+# Private, but functional collectives call it themselves.
 resolve: Any = vars(dist.distributed_c10d)["_resolve_process_group"]
 
 
 def _group(arguments: dict[str, Any]) -> Any:
-    """The process group among the arguments of a call, which may name it."""
+    """The process group of a call, which the arguments hold or name."""
     if "process_group" in arguments:
         return dist.ProcessGroup.unbox(arguments["process_group"])
     name = arguments.get("group_name")
@@ -504,14 +507,16 @@ def _group(arguments: dict[str, Any]) -> Any:
 
 
 def _spec(tensor: Tensor) -> TensorSpec:
-    """The spec of a tensor that an op makes; of a part of a larger memory that of the whole."""
+    """The spec of a tensor that an op makes: where the tensor is a part of a larger memory, the
+    spec of the whole.
+    """
     size = tensor.untyped_storage().nbytes() // tensor.dtype.itemsize
     spec = TensorSpec.of(tensor)
     return TensorSpec((size,), (1,), tensor.dtype) if size > tensor.numel() > 0 else spec
 
 
 def in_kernel(tensor: Any) -> bool:
-    """Whether PyTorch computes the shape of a fake tensor now, for which all are of ``meta``."""
+    """Whether PyTorch is computing shapes of fake tensors, whose device is then ``meta``."""
     return not isinstance(tensor, FakeTensor) or bool(tensor.fake_mode.in_kernel_invocation)
 
 
@@ -539,5 +544,5 @@ def _bytes(tensors: Sequence[Tensor]) -> int:
 
 
 def _short(group: Sequence[int]) -> str:
-    """A group in a few words: its number of ranks, the first and the last of them."""
+    """A short name of a group: the number of ranks, the first and the last rank."""
     return f"{len(group)} ranks, {group[0]} to {group[-1]}"

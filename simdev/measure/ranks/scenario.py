@@ -1,5 +1,5 @@
-"""The scenario of ranks that were captured: their joint graph on a machine, with its measured rows
-and a host that issues every op.
+"""Makes the scenario of captured ranks: their joint graph on a machine, with the machine's measured
+rows and a host that issues every op.
 """
 
 from __future__ import annotations
@@ -21,17 +21,18 @@ from .pretend import World
 from .writing import RankStep
 
 Machine = str | Mapping[str, Any]
-"""A cluster as a scenario's file has it: a preset, a path, or an object."""
+"""A cluster in the format of a scenario's file: a preset, a path, or an object."""
 
 
 def machine_of(
     cluster: Machine, world: int | None = None, host: str | None = None
 ) -> tuple[Machine, Cluster]:
-    """The machine with a host of this mode, and what it is. Where neither tells a mode, every op of
-    an accelerator is dispatched ("eager"), as PyTorch does.
+    """The machine with a host of mode ``host``, and its cluster. Where neither the argument nor the
+    machine sets a mode, the ops of accelerators are dispatched one by one ("eager"), as PyTorch
+    does.
 
-    A preset of which no number is told has as many GPUs as the world has ranks, where these are
-    equally many on its machines. Raises InputError.
+    A preset without a number of nodes or GPUs gets as many GPUs as the world has ranks or, where
+    these do not fill its nodes equally, as many nodes as needed. Raises InputError.
     """
     fields = _object(cluster)
     if world is not None and world < 1:
@@ -66,7 +67,7 @@ def _is_accelerator(device: Device) -> bool:
 
 
 def workers_of(cluster: Cluster) -> list[list[Device]]:
-    """The devices that ranks run on, by node: accelerators, where there are any."""
+    """The devices on which ranks run, by node: accelerators, or CPUs where there are none."""
     every = [device for device in cluster.devices if device.runs_ops]
     chosen = list(filter(_is_accelerator, every)) or every
     nodes = sorted({device.node for device in chosen})
@@ -74,7 +75,7 @@ def workers_of(cluster: Cluster) -> list[list[Device]]:
 
 
 def world_of(cluster: Cluster, size: int | None = None, per_node: int | None = None) -> World:
-    """The world of so many ranks on a cluster, a rank a device (None: as many as there are).
+    """The world of ``size`` ranks on a cluster, a rank per device (None: on all devices).
 
     Raises InputError where the ranks do not fit.
     """
@@ -115,10 +116,10 @@ def scenario_of(
     options: Mapping[str, Any] | None = None,
     compared: Sequence[int] = (),
 ) -> Fields:
-    """The document of a scenario, as a file has it.
+    """The document of a scenario, in the format of files.
 
-    ``profiles`` are paths of measured rows (None: those that ship for the devices), ``host`` the
-    mode of the host (``machine_of``). Raises InputError where ranks do not fit together or not on
+    ``profiles`` are paths of measured rows (None: those that ship for the devices), ``host`` is the
+    mode of the host (``machine_of``). Raises InputError where ranks do not match, or do not fit on
     the cluster.
     """
     machine, read = machine_of(cluster, world.size, host)
@@ -140,14 +141,14 @@ def scenario_of(
 
 
 def _memory(cluster: Cluster) -> Fields:
-    """How memory is counted: of accelerators as PyTorch's caching allocator does."""
+    """The options for counting memory: on accelerators as PyTorch's caching allocator does."""
     if not any(map(_is_accelerator, cluster.devices)):
         return {}
     return {"memory": {"framework": "pytorch", "rounding": "pytorch"}}
 
 
 def shipped(cluster: Cluster) -> list[str]:
-    """The paths of the profiles that ship for the devices of a cluster, or for those that their
+    """The paths of the shipped profiles for the devices of a cluster, or for the devices that their
     datasheets name as measured in their place.
     """
     kinds = dict.fromkeys(device.kind for nodes in workers_of(cluster) for device in nodes)

@@ -34,8 +34,9 @@ def unwrapped(name: str) -> str:
 
 
 class RankScopes(Scopes):
-    """The modules of a script, of which nobody tells the names: a module that is called outside of
-    all others is a root, and names what is in it. ``roots`` are (prefix of names, module).
+    """The modules of a script, whose names are not given: a module that is called outside of all
+    others is a root, and the modules inside it are named relative to it. ``roots`` are pairs
+    (prefix of names, module).
     """
 
     running: RankScopes
@@ -47,10 +48,10 @@ class RankScopes(Scopes):
         self.roots: list[tuple[str, nn.Module]] = []
         self.of_parameter: dict[int, str] = {}
         self.is_orphan = False
-        self.buckets: set[int] = set()  # memory in which gradients are sent
+        self.buckets: set[int] = set()  # memory of the buckets in which gradients are sent
 
     def enter(self, module: nn.Module, *_: Any) -> None:
-        """A module's forward begins."""
+        """Notes that a module's forward begins."""
         if id(module) not in self.names and not self.current:
             self._add_root(module, _class_name(module) if self.roots else "")
         self.recomputing = in_backward()
@@ -66,7 +67,7 @@ class RankScopes(Scopes):
                 self.of_parameter.setdefault(id(parameter), name)
 
     def begin(self) -> None:
-        """A step begins: of several roots each has the name of its class now."""
+        """Begins a step. Where there are several roots, each is named by its class from now on."""
         self.counts.clear()
         if len(self.roots) > 1 and not self.roots[0][0]:
             roots = [module for _, module in self.roots]
@@ -77,7 +78,7 @@ class RankScopes(Scopes):
                 self._add_root(module, name if taken[name] == 1 else f"{name}_{number}")
 
     def gradients(self) -> dict[int, str]:
-        """By memory (``key_of``) of a gradient a name for it, beside the name of its parameter."""
+        """A name for each gradient (the parameter's with "_grad"), by its memory (``key_of``)."""
         return {
             key_of(local(parameter.grad)): f"{unwrapped(name)}_grad"
             for prefix, module in self.roots
@@ -86,8 +87,8 @@ class RankScopes(Scopes):
         }
 
     def at_dispatch(self, phase: str) -> Instance:
-        """The modules of an operator; of one that adds to a gradient that of the parameter.
-        ``is_orphan`` is set for an operator in a backward that no operator of the forward explains.
+        """The modules of an operator; for an operator that accumulates a gradient, the parameter's
+        module. Sets ``is_orphan`` for an operator of a backward whose forward op is not known.
         """
         self.is_orphan = False
         if phase == "backward" and not self.current:
@@ -100,7 +101,7 @@ class RankScopes(Scopes):
 
     @contextmanager
     def around(self, parameter: Tensor) -> Iterator[None]:
-        """Lets what the block runs belong to the module of a parameter."""
+        """Attributes the operators of the block to the module of a parameter."""
         self.stack.append(((self.of_parameter.get(id(parameter), ""), 0),))
         try:
             yield

@@ -1,12 +1,11 @@
-"""Runs a training script in a world that is not there, and records one of its steps.
+"""Runs an unchanged training script in a pretended world, and records one of its steps.
 
-The script is the user's file as it is. The step that is recorded runs from the end of the first
-step of an optimizer to the end of the next step of that optimizer, so that whatever happens once
-(lazy initialisation, the first all_gathers of FSDP) is over, and nothing has to be marked; where
-``simdev.step_ends()`` is called, it marks the ends instead. Once the step is recorded the script
-ends.
+The recorded step runs from the end of an optimizer's first step to the end of its next step, so
+that one-time work (lazy initialisation, the first all_gathers of FSDP) is over. A script need not
+mark its steps; where it calls ``simdev.step_ends()``, these calls mark the ends instead. The script
+is ended once the step is recorded.
 
-``capture`` starts a process for every rank that is captured and calls ``captured_rank`` in it.
+``ranks`` starts a process for every rank that is captured and calls ``captured_rank`` in it.
 """
 
 from __future__ import annotations
@@ -21,6 +20,7 @@ from contextlib import ExitStack, contextmanager
 from inspect import signature
 from itertools import chain
 from pathlib import Path
+from types import CodeType
 from typing import Any
 from unittest.mock import patch
 
@@ -45,16 +45,18 @@ from .settings import changed
 
 
 class StepIsRecordedError(BaseException):
-    """Ends a script once its step is recorded; no ``except Exception`` of the script holds it."""
+    """Raised to end a script once its step is recorded. A BaseException, so that the script's
+    ``except Exception`` does not catch it.
+    """
 
 
 class Steps:
-    """Begins and ends the recording of a step: at the ends of steps of the first optimizer.
+    """Begins and ends the recording of a step, at ends of steps of the first optimizer.
 
-    ``late`` is the line that runs where no step ends for long; ``begins`` is called with each step.
-
-    It begins once every optimizer that the script has made has taken a step, with which it makes
-    its state, and no later than behind the second step of the first.
+    Recording begins once every optimizer of the script has taken a step, in which it creates its
+    state, and at the latest after the second step of the first optimizer. ``late`` is the line that
+    was running when no step ended in time; ``begins`` is called at the begin of each step.
+    Where the script has marks of its own (``marked``, by ``step_ends``), optimizers end nothing.
     """
 
     running: Steps | None = None
@@ -70,12 +72,12 @@ class Steps:
         self.is_recorded = self._is_warm = False
 
     def update_begins(self, optimizer: Optimizer, *_: Any) -> None:
-        """An optimizer's step begins."""
+        """Notes that an optimizer's step begins."""
         self.optimizers[id(optimizer)] = optimizer
         self.recorder.updating = True
 
     def update_ends(self, optimizer: Optimizer, *_: Any) -> None:
-        """An optimizer's step has ended."""
+        """Notes that an optimizer's step has ended."""
         self.recorder.updating = False
         self.first = self.first or optimizer
         if optimizer is self.first and not self.marked:
@@ -84,7 +86,9 @@ class Steps:
             self._is_warm = True
 
     def ends(self) -> None:
-        """A training step has ended: the next one is recorded, or was."""
+        """Ends a training step: the script ends if the step was recorded, else the next step is
+        recorded.
+        """
         if self.recorder.recording:
             self.recorder.end()
             self.is_recorded = True
@@ -107,15 +111,30 @@ class Steps:
 def step_ends() -> None:
     """Marks the end of a training step, for a capture; does nothing otherwise.
 
-    A script needs it where a step is not what lies between two steps of its first optimizer.
+    A script needs it where its first optimizer does not step exactly once in each training step.
     """
-    if Steps.running is not None:
-        Steps.running.marked = True
-        Steps.running.ends()
+    steps = Steps.running
+    if steps is None:
+        return
+    if steps.recorder.recording and not steps.marked:
+        raise InputError(
+            "simdev.step_ends() is called by a module that the script imports, behind a step of an "
+            "optimizer: call it in the script itself"
+        )
+    steps.marked = True
+    steps.ends()
+
+
+def _expect_marks(code: Any) -> None:
+    # Known before the script runs: the first step of an optimizer would else begin the recording.
+    if isinstance(code, CodeType) and Steps.running is not None:
+        Steps.running.marked |= step_ends.__name__ in code.co_names
+        for inner in code.co_consts:
+            _expect_marks(inner)
 
 
 def _is_state(value: Any) -> bool:
-    # The count of steps is a number in a tensor.
+    # A tensor of a single number is the optimizer's count of steps.
     return isinstance(value, torch.Tensor) and local(value).numel() > 1
 
 
@@ -126,10 +145,11 @@ Program = Callable[[], None]
 def captured_rank(
     program: Program, world: World, mail: Mail, settings: Mapping[str, Any] | None = None
 ) -> RankRecorder:
-    """The records of one step of a training loop, as a rank of a world, with other ``settings`` of
-    its wrappers.
+    """The records of one step of a training loop, run as a rank of a world, with ``settings`` of
+    its wrappers changed.
 
-    Raises InputError for one that fails, ends before a second step, or uses what is not covered.
+    Raises InputError for a loop that fails, ends before a second step, or uses a feature that is
+    not covered.
     """
     with running(world, mail) as steps:
         with changed(settings or {}), _bounded(steps):
@@ -149,12 +169,12 @@ def captured_rank(
 
 
 LONGEST = 900
-"""The most CPU seconds for which a script may run without the end of a step."""
+"""The CPU seconds for which a script may run without ending a step."""
 
 
 @contextmanager
 def _bounded(steps: Steps) -> Iterator[None]:
-    """Ends the block where it runs for too long without a step: a loop may have no end."""
+    """Ends the block where it runs for more than LONGEST without a step, as in an endless loop."""
 
     def end(*_: Any) -> None:
         steps.late = running_line()
@@ -173,10 +193,13 @@ def _bounded(steps: Steps) -> Iterator[None]:
 
 
 def run_file(file: Path, arguments: Sequence[str]) -> None:
-    """Runs a script as ``python FILE ARGUMENTS`` does. Raises InputError where it exits."""
+    """Runs a script as ``python FILE ARGUMENTS`` does. Raises InputError where it exits with an
+    error.
+    """
     path = [str(file.parent), *sys.path]
     with patch.object(sys, "argv", [str(file), *arguments]), patch.object(sys, "path", path):
         try:
+            _expect_marks(compile(file.read_bytes(), str(file), "exec"))
             runpy.run_path(str(file), run_name="__main__")
         except SystemExit as error:
             if error.code not in (None, 0):
@@ -186,16 +209,17 @@ def run_file(file: Path, arguments: Sequence[str]) -> None:
 
 
 def run_function(step: Callable[..., Any], mesh: Mapping[str, int]) -> None:
-    """Runs a function that trains by itself and returns None, or one that makes (model, inputs,
-    loss), which is trained for two steps with AdamW. The loss is called as ``loss(model, *inputs)``
-    and may be left out where the model returns it (``building.flat_step``).
+    """Runs a function that trains by itself and returns None, or that returns (model, inputs,
+    loss), which are then trained for two steps with AdamW. The loss is called as ``loss(model,
+    *inputs)`` and may be left out where the model returns it (``building.flat_step``).
 
-    The function is called with a device mesh where ``mesh`` names dimensions and their sizes. The
-    process group is there. Raises InputError.
+    The process group is initialised before. The function is called with a device mesh where
+    ``mesh`` gives its dimensions and their sizes. Raises InputError.
     """
     dist.init_process_group("nccl")
     names, sizes = tuple(mesh), tuple(mesh.values())
     shape = (device_mesh.init_device_mesh("cuda", sizes, mesh_dim_names=names),) if mesh else ()
+    _expect_marks(getattr(step, "__code__", None))
     made = step(*shape)
     if made is None:
         return
@@ -213,15 +237,15 @@ def run_function(step: Callable[..., Any], mesh: Mapping[str, int]) -> None:
 @contextmanager
 def running(world: World, mail: Mail) -> Iterator[Steps]:
     """Runs the block as a rank of a world, on fake tensors, under a recorder."""
-    # Made before anything is replaced: its import looks through all functions of PyTorch.
+    # Made before anything is replaced: its import inspects all functions of PyTorch.
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     with ExitStack() as stack:
         stack.enter_context(refusing("captured"))
         stack.enter_context(warnings.catch_warnings())
-        # deepcopy of a module asks for it; there is nothing behind it to be harmed.
+        # deepcopy of a module reads the data pointer, which is harmless for a fake tensor.
         warnings.filterwarnings("ignore", "Accessing the data pointer of FakeTensor")
         warnings.filterwarnings("ignore", "DTensor random operators may not have complete")
-        # It logs what it raises, which is told in a line.
+        # It logs every exception that it raises; the error message suffices.
         logging.getLogger(FakeTensorMode.__module__).setLevel(logging.CRITICAL)
         streams = stack.enter_context(pretended(world, mail))
         recorder = RankRecorder(streams, world.rank)
@@ -242,7 +266,7 @@ def running(world: World, mail: Mail) -> Iterator[Steps]:
 
 
 def _replacements(steps: Steps) -> Iterator[Replacement]:
-    """What notes optimizers and memory, and what takes the place of data loaders and compilers."""
+    """The replacements that note optimizers and memory, and those of loaders and compilers."""
     make, recorder = Optimizer.__init__, steps.recorder
 
     def made(optimizer: Optimizer, *args: Any, **kwargs: Any) -> None:
@@ -262,7 +286,9 @@ def _replacements(steps: Steps) -> Iterator[Replacement]:
 
 
 def _loading(recorder: RankRecorder) -> Iterator[Replacement]:
-    """Lets data loaders load in this process, unrecorded: it is no work of a device."""
+    """The replacements that let data loaders load in this process, unrecorded: loading is no work
+    of a device.
+    """
     make = DataLoader.__init__
     here = dict(num_workers=0, timeout=0, prefetch_factor=None, persistent_workers=False)
 
@@ -275,7 +301,7 @@ def _loading(recorder: RankRecorder) -> Iterator[Replacement]:
 
 
 def _uncompiled(recorder: RankRecorder) -> Iterator[Replacement]:
-    """Lets what a script compiles run eagerly, and notes it."""
+    """The replacements that let compiled modules and functions run eagerly, with a note."""
 
     def note() -> None:
         recorder.notes[

@@ -1,5 +1,5 @@
-"""Settings of a script's wrappers, changed from outside: what another bucket size or another policy
-of resharding would bring, without a word changed in the script.
+"""Changes settings of a script's wrappers from outside, to try another bucket size or another
+policy of resharding without changing the script.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from torch.nn import parallel
 from ...ground.errors import InputError
 
 Changed = Callable[[Callable[..., Any], str, Any], Callable[..., Any]]
-"""Makes of a function, the name of a setting and its value the function with that setting."""
+"""Takes a function, the name of a setting and its value; returns the function with the setting."""
 
 
 def _given(function: Callable[..., Any], name: str, value: Any) -> Callable[..., Any]:
-    """The function with this argument, whatever it is called with."""
+    """The function with this argument fixed, whatever the caller passes."""
 
     def made(*args: Any, **kwargs: Any) -> Any:
         if name not in signature(function).parameters:
@@ -36,8 +36,8 @@ def _given(function: Callable[..., Any], name: str, value: Any) -> Callable[...,
 
 
 def _prefetching(function: Callable[..., Any], _: str, value: Any) -> Callable[..., Any]:
-    """Each module gathers the parameters of so many modules behind it, in the order in which they
-    are defined, as ``set_modules_to_forward_prefetch`` has it.
+    """The function, after which each module prefetches the parameters of the next ``value`` modules
+    in the order of definition, as by ``set_modules_to_forward_prefetch``.
     """
 
     def made(state: Any) -> None:
@@ -52,8 +52,9 @@ def _prefetching(function: Callable[..., Any], _: str, value: Any) -> Callable[.
 
 @dataclass(frozen=True)
 class Setting:
-    """A setting of a ``wrapper``: the home and the name of the function that takes it, looked up
-    once the stand-ins of a capture are in place, and how it is given to that function.
+    """A setting of a ``wrapper``: the ``home`` and the name of the ``function`` that takes it, and
+    how to ``change`` that function. ``home`` is called once the stand-ins of a capture are in
+    place.
     """
 
     wrapper: str
@@ -69,13 +70,13 @@ def _replicated() -> Any:
 SETTINGS: Mapping[str, Setting] = {
     "bucket_cap_mb": Setting("DistributedDataParallel", _replicated, "__init__"),
     "gradient_as_bucket_view": Setting("DistributedDataParallel", _replicated, "__init__"),
-    # What fully_shard itself is may have been imported by name before.
+    # Not fully_shard itself: a script may have imported it by name before.
     "reshard_after_forward": Setting(
         "fully_shard", lambda: _fully_shard, "_get_post_forward_mesh_info"
     ),
     "forward_prefetch": Setting("fully_shard", lambda: FSDPState, "_lazy_init", _prefetching),
 }
-"""By name the settings that can be changed."""
+"""The settings that can be changed, by name."""
 
 
 def parse_setting(text: str) -> tuple[str, Any]:
@@ -91,8 +92,8 @@ def parse_setting(text: str) -> tuple[str, Any]:
 
 @contextmanager
 def changed(settings: Mapping[str, Any]) -> Iterator[None]:
-    """Runs the block with other settings of its wrappers. Raises InputError where the block makes
-    no wrapper that takes one.
+    """Runs the block with these settings of its wrappers. Raises InputError where the block makes
+    no wrapper that takes one of them.
     """
     unused = set(settings)
 
@@ -112,7 +113,7 @@ def changed(settings: Mapping[str, Any]) -> Iterator[None]:
         try:
             yield
         except Exception:
-            unused.clear()  # what the script stumbled over is what to tell
+            unused.clear()  # the script's own error is the one to report
             raise
         finally:
             if unused:

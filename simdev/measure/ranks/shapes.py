@@ -1,8 +1,9 @@
-"""A memo of what operators make of fake tensors. A training step asks the same again and again, of
-layer after layer and microbatch after microbatch, and PyTorch's own cache takes most of its time to
-look: it asks of every tensor whatever any tensor could be.
+"""A cache of the outputs of operators on fake tensors. A training step repeats the same calls in
+every layer and microbatch, and PyTorch's own cache is slow: to look up a call it checks every
+property that any tensor may have.
 
-``Shapes`` answers for plain tensors alone and leaves all else to PyTorch. ``recording`` asks it.
+``Shapes`` caches calls on plain tensors only, and leaves all others to PyTorch. ``recording`` uses
+it.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ _VALUES = frozenset({
 
 @dataclass(frozen=True, slots=True)
 class _Made:
-    """An output as it can be made again: the argument of this number itself, or a tensor laid out
-    so in memory of its own (``argument`` None) or in that of an argument.
+    """A recipe for an output: the argument of this index itself (``layout`` None), or a tensor of
+    this layout in the memory of that argument or, with ``argument`` None, in new memory.
     """
 
     argument: int | None
@@ -49,15 +50,15 @@ class _Made:
 
 
 class Shapes:
-    """A memo of outputs, by operator, shapes and other arguments; None where only PyTorch can
-    tell.
+    """A cache of outputs, by operator, shapes and other arguments. An entry is None where the call
+    must be left to PyTorch.
     """
 
     def __init__(self) -> None:
         self._made: dict[Any, tuple[bool, tuple[_Made, ...], Any, Any] | None] = {}
 
     def run(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """The outputs of an operator, with all that it does to its arguments."""
+        """The outputs of an operator, with all its effects on the arguments."""
         key = _key(func, args, kwargs)
         if key is None:
             return func(*args, **kwargs)
@@ -75,7 +76,9 @@ class Shapes:
 
 
 def _key(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """All that the outputs depend on; None where something is no plain value or fake tensor."""
+    """The cache key of a call: everything that its outputs depend on. None where an argument is no
+    plain value or fake tensor.
+    """
     if func.namespace != "aten":
         return None
     parts = [func, torch.get_default_dtype(), torch.is_inference_mode_enabled()]
@@ -109,7 +112,7 @@ def _add(parts: list[Any], values: Iterable[Any]) -> bool:
         elif isinstance(value, Tensor):
             return False
         else:
-            parts += (kind, value)  # 1 and 1.0 are equal
+            parts += (kind, value)  # with the type, because 1 == 1.0
     return True
 
 
@@ -133,7 +136,9 @@ def _remembered(
 
 
 def _made(args: Sequence[Any], kwargs: Mapping[str, Any], output: Any) -> _Made | None:
-    """How to make an output again, None where it lies in memory that is not an argument's own."""
+    """The recipe for an output; None where it lies in memory of a tensor inside a list or of a
+    keyword argument.
+    """
     if output is None:
         return _Made(None)
     behind = output.untyped_storage()._cdata
@@ -158,7 +163,7 @@ _ASKED: tuple[Callable[[Tensor], Any], ...] = (
 
 
 def _are_alike(first: Any, second: Any) -> bool:
-    """Whether two outputs are one, or no program could tell them apart by their looks."""
+    """Whether two outputs are the same object, or equal in everything that a program can query."""
     if first is second:
         return True
     alike: bool = first.constant is None and all(ask(first) == ask(second) for ask in _ASKED)

@@ -1,11 +1,11 @@
-"""Streams and events of a device that is not there: which op waits for which, as a script asks.
+"""Streams and events of a pretended device: they track which op waits for which.
 
 A stream runs its ops one after another in the order in which the host issues them. An event marks
-the last op that a stream was given; another stream that waits for it runs what it is given from
-then on behind that op. ``Streams`` keeps this for one rank while its step is recorded, and the
-stand-ins of ``torch.cuda.Stream`` and ``torch.cuda.Event`` here tell it what the script asks.
+the last op issued to a stream; when another stream waits for the event, its later ops run after
+that op. ``Streams`` keeps this state for one rank while its step is recorded; the stand-ins for
+``torch.cuda.Stream`` and ``torch.cuda.Event`` here update it.
 
-``pretend`` puts the stand-ins in place of PyTorch's, ``recording`` asks where an op was issued.
+``pretend`` puts the stand-ins in place of PyTorch's, ``recording`` reads the streams of ops.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 DEFAULT = ""
-"""The name of the stream in which a device computes where nothing else is said."""
+"""The name of a device's default stream."""
 
 
 class Event:
-    """Stand-in of ``torch.cuda.Event``: the ops that have to end before it has happened."""
+    """A stand-in for ``torch.cuda.Event``, with the ops that have to end before it happens."""
 
     def __init__(self, *_: Any, **__: Any) -> None:
         self.ops: frozenset[int] = frozenset()
 
     def record(self, stream: Stream | None = None) -> Event:
-        """Marks what the stream (None: the current one) was given so far."""
+        """Marks the ops issued so far to the stream (None: the current one)."""
         self.ops = frozenset((stream or Streams.running.current).frontier)
         return self
 
@@ -37,17 +37,17 @@ class Event:
         Streams.running.host_waits(self.ops)
 
     def query(self) -> bool:
-        """Whether the event has happened; nothing takes time here."""
+        """Whether the event has happened: always, as nothing takes time in a capture."""
         return True
 
     def elapsed_time(self, _: Event) -> float:
-        """Milliseconds to another event: no time is known while a script is captured."""
+        """Milliseconds to another event: always 1, as no time is known in a capture."""
         return 1.0
 
 
 class Stream:
-    """Stand-in of ``torch.cuda.Stream``. ``frontier`` are the ops that whatever it is given next
-    comes behind: the last op, and those of other streams for which it waits.
+    """A stand-in for ``torch.cuda.Stream``. ``frontier`` holds the ops that its next op has to wait
+    for: its last op, and ops of other streams.
     """
 
     def __init__(self, *_: Any, **__: Any) -> None:
@@ -58,15 +58,15 @@ class Stream:
         self.priority, self.stream_id, self.cuda_stream = 0, id(self), id(self)
 
     def wait_event(self, event: Event) -> None:
-        """Lets what comes next wait for an event."""
+        """Lets the next op wait for an event."""
         self.frontier |= event.ops
 
     def wait_stream(self, other: Stream) -> None:
-        """Lets what comes next wait for all that another stream was given so far."""
+        """Lets the next op wait for all ops issued so far to another stream."""
         self.frontier |= other.frontier
 
     def record_event(self, event: Event | None = None) -> Event:
-        """An event behind all that the stream was given so far."""
+        """An event after all ops issued so far to the stream."""
         return (event or Event()).record(self)
 
     def synchronize(self) -> None:
@@ -74,11 +74,13 @@ class Stream:
         Streams.running.host_waits(frozenset(self.frontier))
 
     def query(self) -> bool:
-        """Whether the stream has nothing left to do."""
+        """Whether the stream has nothing left to do: always, in a capture."""
         return True
 
     def is_capturing(self) -> bool:
-        """Whether a CUDA graph is made of what the stream is given: of no script here."""
+        """Whether a CUDA graph is being captured in the stream: never, as scripts that do so are
+        refused.
+        """
         return False
 
     def __enter__(self) -> Stream:
@@ -91,15 +93,15 @@ class Stream:
 
 
 class Future:
-    """Stand-in of ``torch.futures.Future``: what a call of a process group brings, ``result``, once
-    ``ops`` have ended.
+    """A stand-in for ``torch.futures.Future``: the ``result`` of a call of a process group, which
+    exists once ``ops`` have ended.
     """
 
     def __init__(self, result: Any, ops: Iterable[int]) -> None:
         self.result, self.ops = result, frozenset(ops)
 
     def wait(self) -> Any:
-        """The result; what the current stream is given from now on comes behind it."""
+        """The result; later ops of the current stream wait for it."""
         Streams.running.current.frontier |= self.ops
         return self.result
 
@@ -108,11 +110,11 @@ class Future:
         return self.result
 
     def done(self) -> bool:
-        """Whether the result is there; nothing takes time here."""
+        """Whether the result exists: always, as nothing takes time in a capture."""
         return True
 
     def then(self, callback: Callable[[Future], Any]) -> Future:
-        """The future of what ``callback`` makes of this one, in a stream of its own as on a GPU."""
+        """The future of ``callback``'s result; the callback runs in a new stream, as on a GPU."""
         streams, stream = Streams.running, Stream()
         stream.frontier |= self.ops
         around, streams.current = streams.current, stream
@@ -123,10 +125,10 @@ class Future:
 
 
 class Streams:
-    """The streams of one rank. ``running`` are those of the script that is captured now.
+    """The streams of one rank. ``running`` is the instance of the script being captured.
 
-    ``waits`` are the ops for which the host waits, by the op that it issued last before.
-    ``on_cpu``: the device is a CPU, one thread of which does all, in whichever stream.
+    ``waits`` holds the ops for which the host waits, by the last op issued before the wait.
+    ``on_cpu``: the device is a CPU, where a single thread runs all streams.
     """
 
     running: Streams
@@ -141,7 +143,7 @@ class Streams:
         self.current = self.default = Stream()
 
     def add(self, stream: Stream) -> str:
-        """Takes a new stream in; returns its name: "" of the first, else ``1``, ``2``, ..."""
+        """Registers a new stream; returns its name: "" for the first, then ``1``, ``2``, ..."""
         name = str(len(self.named)) if self.named else DEFAULT
         self.named[name] = stream
         return name
@@ -152,7 +154,7 @@ class Streams:
             self.current = stream
 
     def of(self, name: str) -> Stream:
-        """The stream of a name, such as the one of a communicator; made where it is new."""
+        """The stream of a name (of a communicator, for example); created where it is new."""
         if name not in self.named:
             stream = Stream()
             del self.named[stream.name]
@@ -166,8 +168,8 @@ class Streams:
             stream.frontier.clear()
 
     def issue(self, op: int, stream: Stream | None = None) -> tuple[str, frozenset[int]]:
-        """Gives the stream (None: the current one) an op: the stream's name, and the ops for which
-        the op has to wait.
+        """Issues an op to the stream (None: the current one). Returns the stream's name, and the
+        ops for which the op has to wait.
         """
         stream = stream or self.current
         before = frozenset(stream.frontier)
@@ -175,7 +177,7 @@ class Streams:
         return stream.name, before
 
     def host_waits(self, ops: frozenset[int] | None = None) -> None:
-        """Notes that the host waits for these ops (None: for all that any stream was given)."""
+        """Notes that the host waits for these ops (None: for all ops issued to any stream)."""
         if ops is None:
             ops = frozenset(op for stream in self.named.values() for op in stream.frontier)
         if ops:

@@ -1,8 +1,8 @@
-"""The ops of a graph, of what was recorded of a rank: plain data that another process can join.
+"""Makes the ops of a graph from the records of a rank: plain data, which the parent process joins.
 
-``RankWriter`` is the writer of ``capture`` for a rank by itself: an op has a stream, waits for the
-ops for which its stream waits, and writes no new memory where it writes in place. What the rank
-sends stays a message; ``joining`` makes one graph of all ranks.
+``RankWriter`` extends the writer of ``capture`` to a single rank of a world: an op has a stream,
+waits for the ops for which its stream waits, and has no new memory where it writes in place.
+Communications remain messages; ``joining`` makes one graph of all ranks.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from .streams import DEFAULT
 class RankStep:
     """The ops that a rank issues in a step.
 
-    ``ops`` are ops as a graph file has them, in the order of issue, without the rank in their
-    names; those at the positions of ``messages`` send or receive. ``notes`` tell a person what was
-    assumed. ``named`` are the ranks with which the script compared its rank.
+    ``ops`` are in the format of a graph file, in the order of issue, without the rank in their
+    names; the ops at the positions of ``messages`` communicate. ``notes`` are assumptions, for
+    people. ``named`` are the ranks with which the script compared its rank.
     """
 
     rank: int
@@ -40,8 +40,8 @@ class RankStep:
 
     @property
     def fingerprint(self) -> str:
-        """Equal for ranks that do the same at other places of the world."""
-        # Of several groups of the same ranks it matters which comes first.
+        """A hash that is equal for ranks which do the same at different places in the world."""
+        # Several groups may have the same ranks: their order matters.
         names = {m.name: m.group for m in self.messages.values()}
         order = sorted(names, key=lambda name: (len(name), name))
         calls = [
@@ -57,7 +57,7 @@ class RankStep:
             )
             for m in self.messages.values()
         ]
-        # Numbers among the attributes and names of streams may tell where in the world a rank is.
+        # Numbers in attributes, and names of streams, may depend on the rank's place in the world.
         streams: dict[str, int] = {}
         ops = [
             {
@@ -72,7 +72,7 @@ class RankStep:
 
 
 HOST, WAITS = "host", "waits"
-"""The kind of an op with which a host waits, and the stream of such ops."""
+"""The kind of an op in which the host waits, and the stream of such ops."""
 
 
 class RankWriter(Writer):
@@ -86,7 +86,7 @@ class RankWriter(Writer):
         self._paths: dict[int, str | None] = {}
 
     def step(self) -> RankStep:
-        """All ops of the step."""
+        """Writes all ops of the step."""
         self.write_step()
         recorder = self.recorder
         notes, named = tuple(recorder.notes), tuple(sorted(Rank.named))
@@ -95,7 +95,7 @@ class RankWriter(Writer):
     def _write_leaf(self, index: int, record: Record) -> None:
         gradient = self.recorder.persistent.get(index)
         if gradient == "":
-            # What outlives the step beside parameters, such as buffers, takes memory as these do.
+            # Other tensors that outlive the step, such as buffers, take memory like parameters.
             record = replace(record, kind="parameter")
         super()._write_leaf(index, record)
         self._paths[index] = None
@@ -107,8 +107,9 @@ class RankWriter(Writer):
             self._paths[index] = self.leaves[index].rpartition(".")[0]
 
     def _path(self, index: int, record: Record) -> str | None:
-        """The module to which an op belongs, None where none is known. Messages, the copies around
-        them and sums of gradients run in hooks of whatever module; they belong to what they read.
+        """The path of the module to which an op belongs, None where it is not known. Messages, the
+        copies around them and sums of gradients may run in hooks of any module; they belong to the
+        module of their inputs.
         """
         running = record.instance[-1][0] if record.instance else None
         recorder = self.recorder
@@ -147,8 +148,9 @@ class RankWriter(Writer):
         self._write_wait(index, record.phase)
 
     def _write_wait(self, index: int, phase: str) -> None:
-        """Lets the host wait behind the op that it issued last: for its end, or by an op that takes
-        no time for the ends of others, which may have been issued long before.
+        """Writes the host's wait after the op that it issued last. A wait for that op alone is a
+        mark on the op; a wait for others, which may have been issued long before, is an extra op of
+        no time.
         """
         ops = self.recorder.streams.waits.get(index, set())
         if ops == {index}:
@@ -161,8 +163,8 @@ class RankWriter(Writer):
             })  # fmt: skip
 
     def _needed(self, index: int, stream: str, before: frozenset[int]) -> set[int]:
-        """The records before an op behind which the order of its stream's queue does not put it
-        anyway: those of other streams, and messages, which stand in no queue of a device.
+        """The records in ``before`` that need a control input, because the queue of the op's stream
+        does not order them: those of other streams, and messages, which are in no device's queue.
         """
         recorder = self.recorder
         return {

@@ -1,8 +1,8 @@
-"""Training steps to measure, each a function of sizes -> (module, inputs, loss).
+"""Training steps to measure: functions from sizes to (module, inputs, loss).
 
-``inputs`` are the tensors of one batch and ``loss(module, *inputs)`` gives the scalar that the step
-minimises. The defaults of a function are the sizes of its paper; ``MODELS`` holds those that one
-CPU core measures in minutes.
+``inputs`` are the tensors of one batch, and ``loss(module, *inputs)`` gives the scalar that the
+step minimises. The defaults of a function are the sizes of its paper; ``MODELS`` holds sizes that
+one CPU core measures in minutes.
 
 A model is a function in a module here and a row of MODELS; one that ``simdev.nouns.models`` builds
 without PyTorch is written there a second time, with the same names of ops.
@@ -43,6 +43,6 @@ MODELS: dict[str, Model] = {
     "gpt2-medium": Model(gpt2_medium, "adam", {"batch": 1, "length": 512}),
     "mlp": Model(mlp, "sgd-momentum"),
 }
-"""What ``simdev profile --list`` shows, by name."""
+"""The models that ``simdev profile --list`` shows, by name."""
 
 __all__ = ["MODELS", "Model"]

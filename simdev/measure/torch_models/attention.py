@@ -1,16 +1,16 @@
-"""Models of multi-head attention: the Transformer that translates, BERT, GPT-2.
+"""Models of multi-head attention: the Transformer for translation, BERT, GPT-2.
 
-Attention (Vaswani et al., "Attention is all you need", 2017) is written as the papers write it:
-products, softmax and dropout are operators of their own. A fused attention has another operator on
-every kind of device. A captured graph is placed on devices of any kind, so it may only hold
-operators that all kinds of devices have.
+Attention (Vaswani et al., "Attention is all you need", 2017) is written as in the papers, with
+separate operators for products, softmax and dropout. A fused attention is a different operator on
+every kind of device, but a captured graph is placed on devices of any kind, so it may only hold
+operators that all of them have.
 
 The functions ``transformer``, ``bert``, ``gpt2`` and ``gpt2_medium`` are rows of ``MODELS`` in
 ``simdev/measure/torch_models/__init__.py``; ``simdev/measure/profiles.py`` calls ``attend`` to time
 attention of random sizes. The same networks are written a second time, without PyTorch and with the
 same names of ops, in ``simdev/nouns/models/transformers.py``: change both. The large models of
-``simdev/nouns/models/large/`` have sizes and no ops, and none of them is of this module. Nothing is
-checked here: sizes that do not go together are errors of PyTorch. Tests:
+``simdev/nouns/models/large/`` have sizes and no ops, and are not from this module. Nothing is
+checked here: PyTorch raises its own errors for sizes that do not match. Tests:
 ``tests/measure/test_torch_models.py`` (published counts of parameters), and
 ``tests/models/test_models_backward.py``, which compares captured ops with the second writing.
 """
@@ -26,7 +26,7 @@ from torch.nn import functional as F
 
 from .batches import TrainingStep, next_word_step, numbered, translation_step
 
-BERT_EPSILON = 1e-12  # of its layer norms, as its authors' code has it
+BERT_EPSILON = 1e-12  # of its layer norms, as in its authors' code
 BERT_POSITIONS = 512  # the longest input of BERT, in tokens
 GPT2_CONTEXT = 1024  # the longest input of GPT-2, in tokens
 
@@ -47,13 +47,13 @@ def attend(
     scores = (q * q.shape[-1] ** -0.5) @ k.transpose(2, 3)
     if mask is not None:
         scores = scores.masked_fill(mask, float("-inf"))
-    # On in eval() too: these models only run training steps, and are never evaluated.
+    # Dropout is on in eval() too: these models only run training steps, and are never evaluated.
     weights = F.dropout(torch.softmax(scores, -1), dropout)
     return (weights @ v).transpose(1, 2).flatten(2)
 
 
 def future(words: Tensor) -> Tensor:
-    """For tokens (N, T) the mask (T, T) that hides from each token the tokens after it."""
+    """The mask (T, T) for tokens (N, T) that hides from each token the tokens after it."""
     length = words.shape[1]
     return torch.ones(length, length, dtype=torch.bool, device=words.device).triu(1)
 

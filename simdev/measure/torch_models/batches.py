@@ -1,6 +1,6 @@
-"""Random batches with their losses: what makes a training step of a module.
+"""Random batches with their losses, which turn a module into a training step.
 
-Every model of this folder ends in one of them.
+Every model of this folder uses one of them.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ Part = TypeVar("Part", bound=nn.Module)
 
 def numbered(parent: nn.Module, name: str, parts: list[Part]) -> list[Part]:
     """Registers the parts with a module as ``name_0``, ``name_1``, ...; returns them."""
-    # nn.ModuleList would name them "layers.0": the names of ops, and with them the placements and
-    # graphs that were made of them, have "layer_0".
+    # nn.ModuleList would name them "layers.0", but the names of ops, on which existing graphs and
+    # placements rely, have "layer_0".
     for i, part in enumerate(parts):
         parent.add_module(f"{name}_{i}", part)
     return parts
@@ -51,7 +51,7 @@ def next_word_step(module: nn.Module, vocabulary: int, shape: tuple[int, int]) -
 def translation_step(
     module: nn.Module, vocabulary: int, shape: tuple[int, int], label_smoothing: float = 0.0
 ) -> TrainingStep:
-    """A translator on random sentences, source and target alike of ``shape``."""
+    """A translator on random sentences, with source and target of the same ``shape``."""
 
     def loss(module: nn.Module, source: Tensor, target: Tensor, labels: Tensor) -> Tensor:
         scores = module(source, target).flatten(0, 1)

@@ -18,13 +18,13 @@ from .batches import TrainingStep, image_step
 # NASNet-A (Zoph et al., "Learning transferable architectures for scalable image recognition",
 # 2018).
 #
-# The cells are those of the paper's figure 4, the network around them (stem of two reductions,
-# three groups of normal cells) that of its ImageNet networks. Left out: the auxiliary head and
-# scheduled drop path.
+# The cells are those of the paper's figure 4; the network around them (a stem of two reductions,
+# three groups of normal cells) is that of its ImageNet networks. The auxiliary head and scheduled
+# drop path are left out.
 
 
 def _named(**parts: nn.Module) -> nn.Sequential:
-    """Modules one after another, by their names."""
+    """A sequence of modules with these names."""
     return nn.Sequential(OrderedDict(parts))
 
 
@@ -51,8 +51,8 @@ def _squeeze(channels: int, out: int) -> nn.Sequential:
 
 
 class Halve(nn.Module):
-    """Brings a state to the width and half the extent of a cell: two grids, a pixel apart, of half
-    the channels.
+    """Halves a state's extent and brings it to the width of a cell: two subsampled grids, one pixel
+    apart, make half of the channels each.
     """
 
     def __init__(self, channels: int, out: int) -> None:
@@ -95,7 +95,7 @@ class Cell(nn.Module):
         inner = [out, widths[1] if isinstance(before, nn.Identity) else out, *[out] * len(pairs)]
         self.pairs: list[tuple[nn.Module, int, nn.Module, int]] = []
         for i, (left, a, right, b) in enumerate(pairs):
-            # The stride belongs to what reads the cell's inputs: its own states are halved already.
+            # Only operations on the cell's inputs have the stride: its own states are halved.
             sides = [
                 _operation(name, inner[state], out, 2 if pairs is REDUCTION and state < 2 else 1)
                 for name, state in ((left, a), (right, b))
@@ -107,7 +107,7 @@ class Cell(nn.Module):
         self.channels = out * len(self.joined)
 
     def forward(self, x: Tensor, before: Tensor) -> Tensor:
-        """The input of the cell and that of the one before to (N, channels, H', W')."""
+        """The cell's input and the previous cell's input to (N, channels, H', W')."""
         states = [self.squeeze(x), self.before(before)]
         for left, a, right, b in self.pairs:
             states.append(left(states[a]) + right(states[b]))
@@ -117,14 +117,14 @@ class Cell(nn.Module):
 class NasNet(nn.Module):
     """Stem, cells, classifier.
 
-    With ``skip`` the first cell after a reduction takes as its second input not the reduction's
-    input but the state one earlier.
+    With ``skip``, the second input of the first cell after a reduction is the state before the
+    reduction's input.
     """
 
     def __init__(self, stem: int, filters: int, repeats: int, skip: bool, classes: int) -> None:
         super().__init__()
         self.conv_0 = nn.Sequential(nn.Conv2d(3, stem, 3, stride=2, bias=False), _norm(stem))
-        self.cells: list[tuple[Cell, int]] = []  # with the place of the older state, from the end
+        self.cells: list[tuple[Cell, int]] = []  # with the index of the older state, from the end
         # (channels, halvings) of all states so far, from which the next cell takes its shape.
         self._shapes = [(stem, 0), (stem, 0)]
         self._add_cell("stem_0", filters // 4, REDUCTION)
@@ -177,7 +177,7 @@ def nasnet_large(batch: int = 16, classes: int = 1000, size: int = 331) -> Train
 def mlp(batch: int = 32, width: int = 256, layers: int = 3, classes: int = 10) -> TrainingStep:
     """Classifies ``batch`` rows of ``width`` features through ``layers`` hidden layers.
 
-    Measured in seconds, to try the tool.
+    It is measured in seconds: a model to try the tool with.
     """
     module = nn.Sequential()
     for i in range(layers):
@@ -301,8 +301,8 @@ def resnet_50(batch: int = 64, classes: int = 1000, size: int = 224) -> Training
 
 Size = int | tuple[int, int]
 ConvLayer = tuple[int, Size] | tuple[int, Size, int]
-"""Channels out, kernel, stride (1). Padding keeps the extent at stride 1, and is
-none at stride 2.
+"""Channels out, kernel, stride (default 1). Padding keeps the extent at stride 1, and is zero at
+stride 2.
 """
 Branches = Mapping[str, Sequence[ConvLayer]]
 """The convolutions of each branch of a block; ``branch_pool`` begins with a pooling."""
@@ -319,7 +319,7 @@ def _conv_unit(
 def _chain(
     channels: int, layers: Sequence[ConvLayer], pool: nn.Module | None = None
 ) -> tuple[nn.Sequential, int]:
-    """Units one after another, behind a pooling where given; returns the channels that leave."""
+    """A sequence of units, after a pooling where given, and its number of output channels."""
     chain = nn.Sequential()
     if pool is not None:
         chain.add_module("pool", pool)
@@ -334,7 +334,7 @@ def _chain(
 
 
 class SplitEnd(nn.Module):
-    """A branch that ends in a 1x3 and a 3x1 convolution beside each other."""
+    """A branch that ends in a 1x3 and a 3x1 convolution in parallel."""
 
     def __init__(self, channels: int, layers: Sequence[ConvLayer]) -> None:
         super().__init__()
@@ -349,9 +349,10 @@ class SplitEnd(nn.Module):
 
 
 class Mixed(nn.Module):
-    """Branches beside one another over the same input, joined by channels (``out`` of them).
+    """Parallel branches over the same input, concatenated to ``out`` channels.
 
-    The branches in ``split`` have a split end. A block that reduces pools without convolutions.
+    The branches in ``split`` have a split end. In a block that reduces the extent, the pooling
+    branch has no convolutions.
     """
 
     def __init__(self, channels: int, branches: Branches, split: Sequence[str] = ()) -> None:
@@ -380,11 +381,11 @@ def _halving(block: Branches) -> Branches:
     }
 
 
-# A block that has nothing behind its pooling halves the extent.
+# A block without a convolution after its pooling halves the extent.
 INCEPTION_BLOCKS: dict[str, Branches] = {
     name: block if block["branch_pool"] else _halving(block) for name, block in BLOCKS.items()
 }
-"""By the names that the field has for them."""
+"""The blocks of Inception-V3, by their usual names."""
 
 
 def inception_v3(batch: int = 32, classes: int = 1000, size: int = 299) -> TrainingStep:

@@ -23,15 +23,15 @@ class Cell(nn.Module):
         self.from_state = nn.Linear(hidden, 4 * hidden, bias=False)
 
     def forward(self, x: Tensor, state: CellState) -> CellState:
-        """(N, features) and the state before to the state after."""
-        # Written out, not nn.LSTMCell: that is one fused operator on a GPU and several on a CPU.
+        """Input (N, features) and the state before to the state after."""
+        # Not nn.LSTMCell, which is one fused operator on a GPU and several on a CPU.
         gates = self.from_input(x) + self.from_state(state[0])
         keep, write, show, content = gates.chunk(4, dim=1)
         memory = torch.sigmoid(keep) * state[1] + torch.sigmoid(write) * torch.tanh(content)
         return torch.sigmoid(show) * torch.tanh(memory), memory
 
     def run(self, steps: Iterable[Tensor]) -> list[Tensor]:
-        """Outputs of all steps in turn, from a state of zeros."""
+        """The outputs of all steps in their order, from a state of zeros."""
         outputs: list[Tensor] = []
         state: CellState | None = None
         for x in steps:
@@ -79,7 +79,7 @@ def rnnlm(
 
 
 class Bidirectional(nn.Module):
-    """The encoder's first layer: both directions, joined by features."""
+    """The encoder's first layer: an LSTM in both directions, with concatenated outputs."""
 
     def __init__(self, features: int, hidden: int) -> None:
         super().__init__()
@@ -108,7 +108,7 @@ class Layer(nn.Module):
 
 
 class Encoder(nn.Module):
-    """Source tokens to one vector a token."""
+    """The encoder: source tokens to one vector for each token."""
 
     def __init__(self, vocabulary: int, hidden: int, layers: int) -> None:
         super().__init__()
@@ -148,13 +148,13 @@ class DecoderLayer(nn.Module):
         self.residual = residual
 
     def forward(self, x: Tensor, context: Tensor, state: CellState) -> tuple[Tensor, CellState]:
-        """(N, hidden) twice and the state before to (N, hidden) and the state after."""
+        """Input and context (N, hidden) and the state before to (N, hidden) and the state after."""
         state = self.cell(torch.cat([x, context], 1), state)
         return (state[0] + x if self.residual else state[0]), state
 
 
 class Decoder(nn.Module):
-    """Target tokens to logits, teacher forced: each step reads the true token before."""
+    """The decoder, teacher forced: each step reads the true previous token."""
 
     def __init__(self, vocabulary: int, hidden: int, layers: int) -> None:
         super().__init__()

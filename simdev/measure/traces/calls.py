@@ -1,19 +1,19 @@
-"""The calls of a traced step, what ``torch.compile`` left among them, and how long each took.
+"""Finds the calls of a traced step, and recognises code compiled by ``torch.compile`` among them.
 
 A *call* is an operator together with the kernels that it launched. The module has two parts:
 
 - ``device_calls`` and ``host_calls`` find the calls of a trace. A kernel belongs to the outermost
-  operator around its launch that counts; one that communicates is a call by itself, and so is a
-  call of ``c10d`` on a CPU. A composite operator, which only calls others, does not
-  count; nor does a span of autograd or of a compiled region. A kernel that such a span launches
-  itself belongs to it, or where the span is a region's, is a call without operator. So every kernel
-  of a marked step is in some call; kernels outside of all marked steps are left out.
+  counting operator around its launch. Composite operators, which only call others, do not count,
+  nor do spans of autograd or of a compiled region; but a kernel that such a span launches directly
+  belongs to the span or, in a compiled region, is a call without operator. A kernel that
+  communicates is a call by itself, and so is a call of ``c10d`` on a CPU. So every kernel of a
+  marked step is in some call; kernels outside of all marked steps are left out.
 - The names that ``torch.compile`` gives to regions, graphs and fused kernels.
 
 ``timeline.py`` puts the calls of a step in time, ``reading.py`` makes rows of a profile of them,
-``step.py`` ops of a graph. Other names of PyTorch are known to ``events.py`` (categories of spans),
-``communication.py`` and ``updates.py`` (optimizers) beside this module; the keys of ``kernel_row``
-are those of the rows that ``simdev/measure/operators.py`` writes. Nothing here raises InputError.
+``step.py`` ops of a graph. ``events.py`` (categories of spans), ``communication.py`` and
+``updates.py`` (optimizers) know other names of PyTorch. ``kernel_row`` has the keys of the rows
+that ``simdev/measure/operators.py`` writes. Nothing here raises InputError.
 Tests: ``tests/measure/test_traces.py`` (calls) and ``test_trace_recipes.py`` (compiled models).
 """
 
@@ -50,7 +50,7 @@ class Call:
 
     @property
     def name(self) -> str:
-        """The operator's name, else its first kernel's, or that it is a CUDA graph."""
+        """The operator's name; without operator, CUDA_GRAPH or the name of the first kernel."""
         if self.event is not None:
             return self.event.name
         launch, kernel = self.kernels[0]
@@ -58,7 +58,7 @@ class Call:
 
     @property
     def communicates(self) -> bool:
-        """Whether it is a message or a collective."""
+        """Whether the call is a message or a collective."""
         event = self.kernels[0][1] if self.kernels else self.event
         return event is not None and is_communication(event)
 
@@ -66,8 +66,8 @@ class Call:
     def host_ns(self) -> int:
         """The time that the host spends in the operator and in all operators inside it.
 
-        A graph that a compiler made is charged only for what lies between the operators inside it,
-        for each of these is a call of its own (``host_calls``).
+        A compiled graph counts only the time between the operators inside it, because each of these
+        is a separate call (``host_calls``).
         """
         if self.event is None:
             return sum(launch.duration for launch, _ in self.kernels if launch is not None)
@@ -76,7 +76,7 @@ class Call:
 
     @property
     def phase(self) -> str:
-        """Forward, backward or update, by the spans around it."""
+        """The call's phase, forward, backward or update, by the spans around it."""
         if self.event is not None:
             return phase_of(self.event)
         launch = self.kernels[0][0]
@@ -84,15 +84,13 @@ class Call:
 
 
 def phase_of(event: Event) -> str:
-    """Forward, backward, or update where it lies in an optimizer's step."""
+    """The phase of an event: update inside an optimizer's step, else forward or backward."""
     in_optimizer = any(span.name.startswith(OPTIMIZER) for span in event.above())
     return "update" if in_optimizer else event.phase
 
 
 def _counts(events: Events, event: Event) -> bool:
-    """Whether an operator is a call, with everything inside it, so that none of the operators
-    inside is one.
-    """
+    """Whether an operator counts as a call, together with all operators inside it."""
     if event.category not in OPERATORS:
         return False
     if not _calls_operators(event):
@@ -108,20 +106,20 @@ def _counts(events: Events, event: Event) -> bool:
 
 
 def _owner(events: Events, launch: Event) -> Event | None:
-    """The operator to which a launch belongs: of those around it the outermost that counts,
-    else the innermost; None in a compiled region, and where no operator is around it.
+    """The operator to which a launch belongs: the outermost counting operator around it, else the
+    innermost; None directly in a compiled region, and where no operator is around it.
     """
     around = [span for span in launch.above() if span.category in OPERATORS]
     holder = next((span for span in reversed(around) if _counts(events, span)), None)
     if holder is None and around and not is_region(around[0]):
         return around[0]
-    # In a compiled region a kernel without operator is a call under the kernel's own name.
+    # In a compiled region a kernel without operator is a call with the kernel's name.
     return holder
 
 
 def device_calls(events: Events, steps: Sequence[Event]) -> list[Call]:
-    """The calls of all marked steps, in the order of their first launches; of the whole trace where
-    no step is marked.
+    """The calls of all marked steps (of the whole trace where no step is marked), in the order of
+    their first launches.
     """
     calls: dict[tuple[int, int], Call] = {}
     for at, launch, owner, kernel in sorted(_launched(events), key=lambda row: row[0]):
@@ -134,7 +132,7 @@ def device_calls(events: Events, steps: Sequence[Event]) -> list[Call]:
 
 
 def _launched(events: Events) -> Iterator[tuple[int, Event | None, Event | None, Event]]:
-    """(time, launch, operator to which it belongs, kernel) of every kernel of the trace."""
+    """For every kernel of the trace: (time, launch, operator that it belongs to, kernel)."""
     operators: dict[int | None, Event] = {}
     for span in events.spans:
         if span.category in LAUNCHES:
@@ -153,12 +151,12 @@ def _launched(events: Events) -> Iterator[tuple[int, Event | None, Event | None,
 
 
 def host_calls(events: Events, steps: Sequence[Event]) -> Iterator[Call]:
-    """The calls of a trace without kernels, which a CPU ran: a graph before what is inside it."""
+    """The calls of a CPU's trace, which has no kernels; a compiled graph precedes its operators."""
     stack = list(reversed(events.roots))
     while stack:
         event = stack.pop()
         if event.name.startswith(GLOO) and event.parent is None:
-            continue  # a thread of gloo's: what it copies and adds is part of the communication
+            continue  # a thread of gloo: its copies and sums are part of the communication
         counts = _counts(events, event) or is_communication(event)
         if not counts:
             stack.extend(reversed(event.children))
@@ -168,8 +166,8 @@ def host_calls(events: Events, steps: Sequence[Event]) -> Iterator[Call]:
 
 
 def _calls_operators(event: Event) -> bool:
-    """Whether an operator calls others. The span of a compiled graph inside counts as one: a
-    compiled function calls its operators there.
+    """Whether an operator calls others. A compiled graph inside counts as one, because a compiled
+    function calls its operators there.
     """
     return any(
         child.category in OPERATORS
@@ -180,10 +178,10 @@ def _calls_operators(event: Event) -> bool:
 
 
 def _is_hosts(event: Event) -> bool:
-    """Whether a span without operators inside is work of Python or of autograd, by its name.
+    """Whether a span without operators inside is work of Python or autograd, by its name.
 
-    Operators have a namespace (``aten::mm``), and what a compiler made is called like its kernels;
-    every other name is the host's.
+    Operators have a namespace (``aten::mm``), and compiled code has the names of its kernels; every
+    other name is the host's.
     """
     is_operator = "::" in event.name and not event.name.startswith(("torch::autograd", "autograd"))
     return not (is_operator or is_fused(event.name))
@@ -197,13 +195,12 @@ def step_at(steps: Sequence[Event], time: int) -> int | None:
     return number if number >= 0 and time < steps[number].end else None
 
 
-# What ``torch.compile`` leaves in a trace: regions, their graphs, and the kernels that a compiler
-# fused.
+# The marks of ``torch.compile`` in a trace: regions, their graphs, and fused kernels.
 #
 # A call of a compiled region is a span ``Torch-Compiled Region: frame/recompilation``; inside it,
-# also in the backward, is one ``## Call CompiledFxGraph <hash> ##`` a graph of Inductor. Its
-# products and convolutions are operators as ever. A fused kernel is an operator called like the
-# kernel (``triton_poi_fused_gelu_0``). The trace holds its tensors, but not what it computes, nor
+# also in the backward, each graph of Inductor is a span ``## Call CompiledFxGraph <hash> ##``. Its
+# products and convolutions are ordinary operators. A fused kernel is an operator with the kernel's
+# name (``triton_poi_fused_gelu_0``). The trace holds its tensors, but not what it computes, nor
 # which tensors it writes. Inductor passes the tensors that a kernel writes after those that it
 # reads, so the last tensor is taken to be the output.
 
@@ -215,11 +212,11 @@ FRAME = re.compile(r"Torch-Compiled Region: (\S+)")
 FUNCTION = re.compile(r"CompiledFunction(?:Backward)?\Z")
 REGION_KIND = "compiled_graph"
 CUDA_GRAPH = "cuda_graph"
-"""Kernels that are launched as one."""
+"""The name of a call that launches a CUDA graph, all kernels of which are launched together."""
 
 
 def is_graph(event: Event) -> bool:
-    """Whether a span is a call of a graph that a compiler made."""
+    """Whether a span is a call of a compiled graph."""
     return GRAPH.match(event.name) is not None
 
 
@@ -229,8 +226,8 @@ def is_fused(name: str) -> bool:
 
 
 def is_region(event: Event) -> bool:
-    """Whether a span is a compiled region, function or graph: it lies around operators and fused
-    kernels, and is no operator itself.
+    """Whether a span is a compiled region, function or graph, which encloses operators and fused
+    kernels and is no operator itself.
     """
     return any(pattern.match(event.name) for pattern in (GRAPH, FRAME, FUNCTION))
 
@@ -251,7 +248,7 @@ def region_of(event: Event) -> str | None:
 
 
 def kernel_row(name: str, phase: str) -> Fields:
-    """The parts of the key of a fused kernel's row where only its name is known."""
+    """The key's parts for the row of a fused kernel of which only the name is known."""
     fused = FUSED.match(name)
     kind = fused[1] if fused else name
     code = "bwd" if phase == "backward" else "fwd"
@@ -259,8 +256,8 @@ def kernel_row(name: str, phase: str) -> Fields:
 
 
 def fused_row(event: Event) -> tuple[Fields, list[Fields]]:
-    """The parts of the key of a fused kernel's row (its name without number, its tensors), and its
-    output as a graph tells it.
+    """The key's parts for the row of a fused kernel (its name without number, its tensors), and its
+    output in the format of a graph.
     """
     tensors = [
         (argument.shape, DTYPES[argument.type])

@@ -1,11 +1,11 @@
 """The communications of a traced rank: kernels of NCCL, and calls of ``c10d`` on a CPU.
 
-PyTorch records every call of a process group (``record_param_comms``) and Kineto writes what it
-told, kind, elements, dtype, group, into the args of the kernel too (saveNcclMeta of
-torch/csrc/profiler/util.cpp). Gloo records none of this: there the call's own shapes tell the size,
-and a span ``gloo:...``, mostly on a thread of its own, when the message was through.
+PyTorch records every call of a process group (``record_param_comms``) with its kind, elements,
+dtype and group, and Kineto also writes these into the args of the kernel (saveNcclMeta of
+torch/csrc/profiler/util.cpp). Gloo records none of this: there the size follows from the shapes of
+the call's arguments, and the end from a span ``gloo:...``, mostly on another thread.
 
-``calls`` keeps these kernels apart from what computes, ``ranks`` joins those of several ranks.
+``calls`` separates these kernels from computation, ``ranks`` joins those of several ranks.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ BYTES = {
     "Double": 8, "Long": 8, "Float": 4, "Int": 4, "Half": 2, "BFloat16": 2, "Short": 2,
     "ComplexFloat": 8, "ComplexDouble": 16,
 }  # fmt: skip
-"""Bytes of an element, by the name of its type (c10/core/ScalarType.h); all others have one."""
+"""Bytes of an element, by the name of its type (c10/core/ScalarType.h); other types have 1 byte."""
 BATCHES = "SendRecv", "Generic"  # in the names of kernels of NCCL and RCCL
 RECORDED, C10D, GLOO = "record_param_comms", "c10d::", "gloo:"
 # FSDP names the module in whose hook it communicates.
@@ -35,7 +35,7 @@ HOOK = re.compile(r"FSDP::[\w ]+ \(?([\w.]+)\)?\Z")
 
 
 def is_communication(event: Event) -> bool:
-    """Whether a kernel, or an operator of a CPU, communicates and computes nothing."""
+    """Whether a kernel, or an operator on a CPU, is a communication."""
     if event.category in KERNELS:
         return "Collective name" in event.args or "nccl" in event.name[:12].lower()
     return (
@@ -45,8 +45,8 @@ def is_communication(event: Event) -> bool:
 
 
 def module_of(event: Event | None) -> str:
-    """The path of the module in whose hook a call communicates, as far as the trace names it, else
-    "".
+    """The path of the module in whose hook (of FSDP) a call communicates; "" where the trace does
+    not name it.
     """
     spans = () if event is None else event.above()
     matches = (HOOK.match(span.name) for span in spans if span.category in ANNOTATIONS)
@@ -54,7 +54,7 @@ def module_of(event: Event | None) -> str:
 
 
 class Communications:
-    """Tells what the kernels and calls of one rank's trace communicate."""
+    """Reads the communications of kernels and calls in the trace of a rank."""
 
     def __init__(self, events: Events) -> None:
         self._groups = {
@@ -67,8 +67,8 @@ class Communications:
         self._until = 0
 
     def of_kernel(self, launch: Event | None, kernel: Event) -> list[Communication]:
-        """The communications of a kernel, of a batch the sends first; none where the trace does not
-        tell them. Kernels come in the order of their launches.
+        """The communications of a kernel: none where the trace does not record them, several for a
+        batch of messages (sends first). Must be called in the order of the kernels' launches.
         """
         spans = [] if launch is None else [*launch.above()]
         recorded = next((span.args for span in spans if span.name == RECORDED), {})
@@ -76,15 +76,15 @@ class Communications:
         start, self._until = self._until, launch.start if launch else self._until
         if call is not None or launch is None or not any(n in kernel.name for n in BATCHES):
             return [call] if call else []
-        # A batch is recorded message by message, and launched at its end.
+        # The messages of a batch are recorded one by one, before the batch is launched.
         starts = [span.start for span in self._messages]
         batch = self._messages[bisect_left(starts, start) : bisect_left(starts, launch.start)]
         calls = filter(None, (self._recorded(span.args) for span in batch))
         return sorted(calls, key=lambda call: call.kind != SEND)
 
     def of_call(self, event: Event, work: Event | None) -> list[Communication]:
-        """The communication of a call of ``c10d`` on a CPU; ``work`` is the span of gloo that
-        carried it out, which tells the type of elements in a list.
+        """The communication of a call of ``c10d`` on a CPU. ``work`` is the span of gloo that
+        carried it out; it has the element type of tensors in a list.
         """
         kind = communication_kind(event.name.removeprefix(C10D))
         spans = [event] if work is None else [work, event]
@@ -103,13 +103,13 @@ class Communications:
         numbers = [argument.text for argument in event.arguments() if argument.type == "Scalar"]
         peer = int(numbers[0]) if kind in (SEND, RECEIVE) and numbers else -1
         size = min(tensors) if kind == "all_gather" else max(tensors)
-        # Which of several groups it is, only their number of ranks could tell.
+        # The trace does not name the group, so the first group is assumed.
         ranks = next(iter(self._groups.values()), ())
         return [Communication(self.rank, 0, kind, size, "", ranks, peer, blocking=kind != SEND)]
 
     @cached_property
     def _messages(self) -> list[Event]:
-        """Sends and receives that were recorded, by their starts."""
+        """The recorded sends and receives, ordered by start."""
         spans = [span for span in self._spans if span.name == RECORDED]
         kinds = [communication_kind(span.args.get("Collective name")) for span in spans]
         pairs = zip(spans, kinds, strict=True)
@@ -135,8 +135,8 @@ class Communications:
         return call
 
     def _members(self, args: Mapping[str, Any], name: str) -> tuple[int, ...]:
-        """The ranks of a group. Its list is cut after 30 ranks: then the trace's head has them, or
-        their first and their stride.
+        """The ranks of a group. PyTorch cuts the list after 30 ranks: then they come from the
+        trace's head, or from the first rank and the stride.
         """
         text = args.get("Process Group Ranks")
         if "..." not in str(text) and (ranks := _ranks(text)):
@@ -153,13 +153,13 @@ class Communications:
         peer = args.get("Dst Rank" if call.kind == SEND else "Src Rank")
         if isinstance(peer, int):
             return peer
-        # Of a pair it is the other one.
+        # In a group of two the peer is the other rank.
         others = [rank for rank in call.ranks if rank != self.rank]
         return others[0] if len(others) == 1 else -1
 
 
 def _ranks(value: Any) -> tuple[int, ...]:
-    """A list of ranks, which may be written as a text."""
+    """The ranks in a list, or in a list written as a text."""
     if isinstance(value, str):
         value = [int(number) for number in re.findall(r"[0-9]{1,9}", value)]
     return tuple(rank for rank in _listed(value) if isinstance(rank, int))
@@ -170,8 +170,8 @@ def _listed(value: Any) -> list[Any]:
 
 
 def works_of(events: Events, calls: Iterable[Event]) -> dict[int, Event]:
-    """The span of gloo in which each of these calls, by its ``id``, was carried out: the first that
-    begins behind it and is no earlier call's.
+    """The span of gloo that carried out each of these calls, by the call's ``id``: the first span
+    that begins after the call does and belongs to no earlier call.
     """
     spans = [
         span for span in events.spans if span.name.startswith(GLOO) and span.category in ANNOTATIONS

@@ -1,12 +1,12 @@
 """The events of a Kineto trace: operators nested on their threads, the kernels that they launched,
 the steps.
 
-Times are us with three decimals whatever ``displayTimeUnit`` says (that is a wish about the
+Times in a trace are us with three decimals, whatever ``displayTimeUnit`` says (it only concerns the
 display); here they are whole nanoseconds. A kernel runs long after its launch: the two share a
 ``correlation``.
 
-All other modules of this folder read its events. What PyTorch calls things in a trace is known
-here, in ``calls`` and in ``updates`` alone.
+All other modules of this folder read its events. Only this module, ``calls``, ``communication`` and
+``updates`` know PyTorch's names in a trace.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ WINDOW_END = "Record Window End"
 STEP = re.compile(r"ProfilerStep#(\d{1,18})(?!\d)")
 BACKWARD = "autograd::engine::evaluate_function"
 MOST_NS = 2**62  # the sum of a start and a duration stays within 64 bits
-MOST_EXTENT = 2**62  # of a dimension: PyTorch counts in 64 bits
+MOST_EXTENT = 2**62  # the greatest extent of a dimension: PyTorch counts in 64 bits
 
 
 class Argument(NamedTuple):
@@ -62,18 +62,18 @@ class Event:
 
     @property
     def duration(self) -> int:
-        """Its time in ns, with that of everything inside it."""
+        """Its time in ns, including everything inside it."""
         return self.end - self.start
 
     def above(self) -> Iterator[Event]:
-        """The spans that it lies in, innermost first."""
+        """The spans around the event, innermost first."""
         span = self.parent
         while span is not None:
             yield span
             span = span.parent
 
     def inside(self) -> Iterator[Event]:
-        """It and all spans inside it."""
+        """The event and all spans inside it."""
         stack = [self]
         while stack:
             span = stack.pop()
@@ -82,7 +82,7 @@ class Event:
 
     @property
     def phase(self) -> str:
-        """Forward or backward, by whether it lies in a span of autograd's engine."""
+        """The phase: backward where the event lies in a span of autograd's engine, else forward."""
         in_engine = any(span.name.startswith(BACKWARD) for span in self.above())
         # The gradient of the loss with respect to itself is made before autograd's spans begin.
         seed = self.name == "aten::ones_like" and [a.shape for a in self.arguments()[:1]] == [[]]
@@ -105,8 +105,8 @@ class Event:
 
     @property
     def external_id(self) -> int | None:
-        """The number of an operator, which its kernels bear too."""
-        # Written in lower case by PyTorch before 1.10.
+        """The number of an operator, which its kernels share."""
+        # PyTorch before 1.10 writes the key in lower case.
         return self.number("External id" if "External id" in self.args else "external id")
 
     def number(self, name: str) -> int | None:
@@ -116,17 +116,17 @@ class Event:
 
 
 Groups = Mapping[int | None, Sequence[Event]]
-"""Kernels by a number that what launched them bears too."""
+"""Kernels by a number that they share with their launch or operator."""
 
 
 @dataclass(frozen=True)
 class Events:
-    """A trace: outermost spans of all threads by their starts, steps in their order, kernels by
-    what launched them.
+    """A trace: the outermost spans of all threads, ordered by start; the steps in order; and the
+    kernels by their launch or, where the trace lacks it, by their operator.
 
-    ``devices`` are the names of the GPUs; ``by_profiler`` tells that PyTorch's profiler wrote when
-    it stopped, as it does at the end of every trace; ``distributed`` is what the trace's head tells
-    of rank, world and process groups.
+    ``devices`` are the names of the GPUs. ``by_profiler`` says that the trace has the mark that
+    PyTorch's profiler writes when it stops. ``distributed`` holds the entries of the trace's head
+    about rank, world and process groups.
     """
 
     roots: tuple[Event, ...]
@@ -139,18 +139,18 @@ class Events:
 
     @property
     def rank(self) -> int | None:
-        """The rank that wrote the trace, as far as it tells."""
+        """The rank that wrote the trace; None where the trace does not say."""
         rank = self.distributed.get("rank")
         return rank if type(rank) is int and rank >= 0 else None
 
     @cached_property
     def spans(self) -> list[Event]:
-        """All spans of threads, those around others first."""
+        """All spans of threads; a span comes before the spans inside it."""
         return [span for root in self.roots for span in root.inside()]
 
     @property
     def kernels(self) -> list[Event]:
-        """All that ran on a GPU."""
+        """All kernels and copies that ran on a GPU."""
         groups = (*self.by_correlation.values(), *self.by_operator.values())
         return [kernel for group in groups for kernel in group]
 
@@ -176,7 +176,7 @@ def parse_events(text: str) -> Events:
         tuple(_nested([event for event in events if event.category not in KERNELS])),
         tuple(event for _, _, event in sorted(steps, key=lambda step: step[:2])),
         _grouped(compress(kernels, launched), "correlation"),
-        # A kernel whose launch the trace lacks (that of a CUDA graph) may still name its operator.
+        # A kernel whose launch the trace lacks (as in a CUDA graph) may still name its operator.
         _grouped(compress(kernels, map(not_, launched)), "External id"),
         _devices(trace.get("deviceProperties")),
         any(isinstance(entry, dict) and entry.get("name") == WINDOW_END for entry in entries),
@@ -232,8 +232,8 @@ def _nanoseconds(name: str, value: Any) -> int:
 
 
 def _nested(events: Sequence[Event]) -> Iterator[Event]:
-    """Puts every span into the innermost span of its thread that holds it; yields those that none
-    holds, by start.
+    """Puts every span into the innermost span of its thread that encloses it; yields the outermost
+    spans, ordered by start.
     """
     stacks: dict[tuple[str, str], list[Event]] = {}
     for event in sorted(events, key=lambda event: (event.start, -event.end)):
@@ -250,7 +250,7 @@ def _nested(events: Sequence[Event]) -> Iterator[Event]:
 
 
 def _grouped(kernels: Iterable[Event], name: str) -> Groups:
-    """Kernels by a number in their ``args``; None where they have none."""
+    """Kernels by a number in their ``args``; under None where they lack it."""
     groups: defaultdict[int | None, list[Event]] = defaultdict(list)
     for kernel in kernels:
         groups[kernel.number(name)].append(kernel)
@@ -258,7 +258,7 @@ def _grouped(kernels: Iterable[Event], name: str) -> Groups:
 
 
 def is_shape(value: object) -> bool:
-    """Whether an argument's dimensions are those of a tensor."""
+    """Whether a value of "Input Dims" is the shape of a tensor."""
     return isinstance(value, list) and all(
         isinstance(n, int) and not isinstance(n, bool) and 0 <= n <= MOST_EXTENT for n in value
     )
@@ -272,7 +272,7 @@ def _devices(properties: object) -> tuple[str, ...]:
 
 
 def busy(kernels: Sequence[Event]) -> int:
-    """Nanoseconds in which any of the kernels runs: those of several streams at once count once."""
+    """Nanoseconds in which at least one of the kernels runs."""
     total, end = 0, 0
     for kernel in sorted(kernels, key=lambda kernel: kernel.start):
         total += max(0, kernel.end - max(kernel.start, end))

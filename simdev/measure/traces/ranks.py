@@ -1,9 +1,9 @@
-"""One step of several ranks as one graph, of the traces that each of them wrote.
+"""Joins one step of several ranks into one graph, from the trace that each rank wrote.
 
-``step.py`` makes a graph of each rank's step, ``measure.joining`` one of all. What communicates
-becomes one op of all its ranks, which the simulated network carries. In the trace of a rank it also
-waits for the others, so what it took there is told as the least of all ranks, which only the cost
-"given" takes.
+``step.py`` makes a graph of each rank's step, ``measure.joining`` joins them. A communication
+becomes one op of all its ranks, which the simulated network carries. Its time in a rank's trace
+includes waiting for the other ranks, so the op notes the least time of all ranks, which only the
+collective cost "given" uses.
 
 ``simdev import`` and ``simdev compare`` call ``trace_ranks``.
 """
@@ -29,7 +29,7 @@ RANK = re.compile(r"rank[_-]?([0-9]{1,6})", re.IGNORECASE)
 @dataclass(frozen=True)
 class Joined:
     """The graph of all ranks, the device of each op, the process groups of which only some ranks
-    are there (as ``Collectives.groups``), and notes for people.
+    have traces (as in ``Collectives.groups``), and notes for people.
     """
 
     graph: Graph
@@ -40,7 +40,7 @@ class Joined:
 
 @dataclass(frozen=True)
 class RankSteps:
-    """The step of several ranks, each as a graph of its own."""
+    """The step of several ranks, with a separate graph for each rank."""
 
     steps: Mapping[int, TraceStep]
 
@@ -51,19 +51,19 @@ class RankSteps:
 
     @property
     def communicates(self) -> bool:
-        """Whether there is more than the step of a rank alone."""
+        """Whether there are several ranks, or communications in the trace of a single rank."""
         return len(self.steps) > 1 or bool(self.first.messages)
 
     @property
     def figures(self) -> Mapping[str, Any]:
-        """Figures of the step for the provenance, of several ranks by rank."""
+        """Figures of the step for the provenance; where there are several ranks, by rank."""
         if len(self.steps) == 1:
             return self.first.figures
         return {f"rank {rank}": dict(self.steps[rank].figures) for rank in sorted(self.steps)}
 
     @property
     def notes(self) -> Iterator[str]:
-        """Sentences for people, each once, with the ranks where not all have it."""
+        """Sentences for people, each once; a sentence of only some ranks names them."""
         ranks: dict[str, list[str]] = {}
         for rank in sorted(self.steps):
             for note in self.steps[rank].notes:
@@ -74,7 +74,7 @@ class RankSteps:
 
     @property
     def world(self) -> int:
-        """One more than the greatest rank that is named anywhere."""
+        """The size of the world: one more than the greatest rank that a trace names."""
         calls = [call for step in self.steps.values() for call in step.messages.values()]
         return 1 + max(
             [*self.steps, *(rank for call in calls for rank in (*call.ranks, call.peer))]
@@ -85,7 +85,7 @@ class RankSteps:
         ranks = sorted(self.steps)
         if len(devices) < len(ranks):
             raise InputError(f"--cluster: {len(devices)} devices for {len(ranks)} ranks")
-        # A rank is at home on the device of its number, where there are so many.
+        # A rank runs on the device of its number, where there are enough devices.
         places = ranks if ranks[-1] < len(devices) else range(len(ranks))
         homes = {rank: devices[i] for rank, i in zip(ranks, places, strict=True)}
         if self.world <= len(devices):
@@ -98,11 +98,11 @@ class RankSteps:
 def trace_ranks(
     texts: Mapping[str, str], device: str | None = None, warm_up: int | None = None
 ) -> RankSteps:
-    """The step of all ranks whose median length, of the slowest rank each, is that of their steps.
+    """The step of median length, for all ranks; the length of a step is that of its slowest rank.
 
-    ``texts`` are the traces by the names of their files, ``device`` is as for ``step_of``, and the
-    first ``warm_up`` steps are left out (None: one of three or more). Raises InputError, with the
-    file.
+    ``texts`` are the traces by file name, ``device`` is as for ``step_of``, and the first
+    ``warm_up`` steps are left out (None: one step, where there are three or more). Raises
+    InputError, with the file.
     """
     files: dict[int, str] = {}
     loaded: dict[int, Loaded] = {}
@@ -130,7 +130,9 @@ def trace_ranks(
 
 
 def _rank_of(file: str, trace: Loaded, default: int | None) -> int:
-    """The rank that a trace tells, else the name of its file. Raises InputError."""
+    """The rank of a trace, by its head, else by its file's name, else ``default``. Raises
+    InputError.
+    """
     match = RANK.search(os.path.basename(file))
     rank = trace.events.rank
     rank = int(match[1]) if rank is None and match else rank
@@ -142,8 +144,8 @@ def _rank_of(file: str, trace: Loaded, default: int | None) -> int:
 
 
 class _Traced(Joint):
-    """Writes a meeting as an op of no time on each rank, when the rank is ready, and one op of all:
-    the host of each took a time of its own. ``alone`` counts what met nobody.
+    """Writes a meeting as one op of all its ranks, after an op of no time on each rank that carries
+    the rank's host time. ``alone`` counts the communications that match no other rank's.
     """
 
     def __init__(self, steps: Mapping[int, TraceStep], homes: Mapping[int, str]) -> None:
@@ -162,7 +164,7 @@ class _Traced(Joint):
         )
 
     def notes(self, world: int) -> Iterator[str]:
-        """Sentences about what communicates in a world of so many devices."""
+        """Sentences about the communications, in a world of ``world`` devices."""
         if any("ranks" in op["attrs"] for op in self.ops):
             yield (
                 "communication is simulated on the cluster; what it took in the trace, least of "
@@ -208,7 +210,7 @@ class _Traced(Joint):
             "time": min(op["time"] for op in members if isinstance(op["time"], Fraction)),
             "host_time": 0,
             "launches": 0,
-            # Messages of a batch are under way at once.
+            # Messages of a batch are in flight at the same time.
             "stream": None if first.is_message else members[0]["stream"],
         }
         self.write_meeting(op, meeting)

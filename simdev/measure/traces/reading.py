@@ -1,7 +1,8 @@
-"""The rows of a profile from a trace: it chooses operators, their share of the time, and the steps.
+"""Makes the rows of a profile from a trace: chooses the steps, the operators, and their times.
 
-``simdev import TRACE -o FILE.jsonl`` calls ``trace_profile``. ``replay`` names an operator,
-``updates`` the optimizer's; rows have the fields that ``measure.operators`` writes.
+``simdev import TRACE -o FILE.jsonl`` calls ``trace_profile``. ``replay`` makes the keys of
+operators, ``updates`` those of an optimizer's step; rows have the fields that ``measure.operators``
+writes.
 """
 
 from __future__ import annotations
@@ -32,15 +33,15 @@ from .replay import ATEN, DTYPES, Replayed, Types, UnknownError, fills_new_memor
 from .timeline import host_times
 from .updates import OPTIMIZER, Parameter, Timed, gradients_of, optimizer_steps, update_rows
 
-# What the operators of a trace are, as far as it tells: each kind of call put together once.
+# Reconstructs the calls of a trace's operators; equal calls only once.
 
 
 class Replay:
-    """The calls behind operators, each kind of call put together once.
+    """Reconstructs the calls of operators, and caches them.
 
-    ``types`` as in ``replayed``. Of lists of more than 30 tensors a trace has no shapes;
-    ``parameters`` are taken for them: an operator over so many runs over all parameters or their
-    gradients.
+    ``types`` is as in ``replayed``. A trace lacks the shapes of a list of more than 30 tensors;
+    ``parameters`` are taken for such a list: an operator over so many tensors runs over all
+    parameters or their gradients.
     """
 
     def __init__(self, types: Types, parameters: Sequence[Parameter] = ()) -> None:
@@ -61,7 +62,7 @@ class Replay:
         ]
 
     def of(self, event: Event) -> list[Replayed] | str:
-        """The call of an operator, or the reason why it is not known."""
+        """The call of an operator, or the reason why it cannot be reconstructed."""
         if is_fused(event.name):
             return [Replayed(*fused_row(event))]
         if not event.name.startswith(ATEN):
@@ -78,13 +79,13 @@ class Replay:
 
 
 def types_of(events: Events) -> Types:
-    """The type of elements of every shape that has one in the trace; of several that one which is
-    no mask and no index.
+    """The element type of every shape of which the trace determines it: the only type of the shape,
+    or else the only floating-point type (the others are masks and indices).
     """
     types: defaultdict[tuple[int, ...], set[torch.dtype]] = defaultdict(set)
     for event in events.spans:
         for argument in event.arguments():
-            # Numbers of Python's are written as tensors without dimensions too.
+            # Python numbers are also written as tensors without dimensions.
             is_number = argument.shape == [] and argument.type in ("double", "long int")
             if argument.type in DTYPES and is_shape(argument.shape) and not is_number:
                 types[tuple(argument.shape)].add(DTYPES[argument.type])
@@ -96,16 +97,14 @@ def types_of(events: Events) -> Types:
 
 
 METHOD = "kineto"
-LEAST_STEPS = 3  # from this many steps on the first is warm-up, unless another number is given
+LEAST_STEPS = 3  # with at least this many steps the first is warm-up, unless the caller says else
 MOST_NOTED = 12
-FEW = 0.001  # what the rows miss by less than this is not worth a note
+FEW = 0.001  # a smaller share of time that is missing in the rows is not worth a note
 
 
 @dataclass(frozen=True)
 class TraceProfile:
-    """A profile made of a trace: as a noun, as the text of its file, and what a user has to know of
-    it.
-    """
+    """A profile made of a trace, the text of its file, and notes for the user."""
 
     profile: Profile
     text: str
@@ -113,15 +112,15 @@ class TraceProfile:
 
     @property
     def summary(self) -> str:
-        """How much it is, for people."""
+        """The number of rows and the kinds of device, for people."""
         return f"{len(self.profile.rows)} rows of {', '.join(self.profile.device_kinds)}"
 
 
 @dataclass
 class _RowSamples:
-    """Samples of a row, in ns, over all steps: the device's time, the host's inside the operator,
-    and all that the host takes for it in a step; ``note`` where they are shares of something
-    larger.
+    """Samples of a row, in ns, over all steps: the device's time, the host's time inside the
+    operator, and the host's whole time for it in a step. ``note`` is set where the times are shares
+    of something larger.
     """
 
     row: Fields
@@ -143,12 +142,12 @@ class _RowSamples:
             **timing_fields([round(time) for time in self.device]),
         }
         if self.launches:
-            # Gaps between launches come on top of it, as on top of what CUPTI measures.
+            # The time of kernels alone, as CUPTI measures it; gaps between launches come on top.
             row |= {"launches": self.launches, "kernel_ns": row["t_ns"]["p50"]}
         if self.in_step:
             row["host_step_ns"] = round(statistics.median(self.in_step))
         if self.note:
-            # The whole was measured, the shares were not.
+            # Only the whole was measured, not the shares.
             row |= {"src": "fitted", "note": self.note}
         return row
 
@@ -159,8 +158,8 @@ def import_trace(
     """The profile of a trace that ``torch.profiler`` wrote with ``record_shapes=True``.
 
     ``device`` is the kind of device of its rows (None: that of the GPU that the trace names; a
-    trace of a CPU names none). The first ``warm_up`` steps are left out (None: one of three or
-    more). Raises InputError.
+    trace of a CPU names none). The first ``warm_up`` steps are left out (None: one step, where
+    there are three or more). Raises InputError.
     """
     raw, data = read_source(path)
     provenance = {
@@ -180,9 +179,7 @@ def trace_profile(
     warm_up: int | None = None,
     provenance: Mapping[str, Any] | None = None,
 ) -> TraceProfile:
-    """The profile of a trace's text, as ``import_trace`` makes it; ``provenance`` tells of its
-    file.
-    """
+    """The profile of a trace's text, as in ``import_trace``; ``provenance`` describes its file."""
     events = parse_events(text)
     kind = kind_of_device(events, device)
     steps, skipped, marked = steps_of(events, warm_up)
@@ -210,7 +207,7 @@ def trace_profile(
 
 
 def kind_of_device(events: Events, device: str | None) -> str:
-    """The kind of device of the rows. Raises InputError where nothing tells it."""
+    """The kind of device of the rows: ``device``, else by the trace. Raises InputError."""
     if device is not None:
         return device
     if not events.kernels:
@@ -223,13 +220,13 @@ def kind_of_device(events: Events, device: str | None) -> str:
 
 
 def steps_of(events: Events, warm_up: int | None) -> tuple[list[Event], int, bool]:
-    """The steps that count, how many were left out, and whether the trace marks them.
+    """The steps that count, the number left out as warm-up, and whether the trace marks steps.
 
-    Without marks several steps of an optimizer tell them, for a profiler without a schedule marks
-    none; without these there are none: the whole trace is one. Raises InputError.
+    A profiler without a schedule marks none: then the steps of an optimizer, if several, separate
+    them. Without these too the list is empty: the whole trace is a step. Raises InputError.
     """
     marked = bool(events.steps)
-    # By time: numbers begin anew when a profiler is started again.
+    # Sorted by time: numbers start again when a profiler is started again.
     steps = sorted(events.steps or optimizer_steps(events), key=lambda step: step.start)
     count = len(steps)
     if warm_up is not None and warm_up < 0:
@@ -243,10 +240,11 @@ def steps_of(events: Events, warm_up: int | None) -> tuple[list[Event], int, boo
 
 
 class _Reading:
-    """The samples of all rows, and what could not become a row (``reasons``, ``left_out``).
+    """The samples of all rows, and the operators that could not become rows, with the reasons
+    (``reasons``) and their ns (``left_out``).
 
-    ``unclaimed`` is what no operator launched, ``fused`` the kernels that a compiler made: (calls,
-    ns).
+    ``unclaimed`` are the kernels that no operator launched; ``fused`` counts the calls of compiled
+    kernels, and their ns.
     """
 
     def __init__(self, events: Events, steps: Sequence[Event], marked: bool) -> None:
@@ -261,9 +259,9 @@ class _Reading:
         self.totals: defaultdict[int, float] = defaultdict(float)
         self.unclaimed: list[Event] = []
         self.fused, self.calls = [0, 0], 0
-        # By optimizer's step: its span, the number of the step, its operators with their times.
+        # By step of an optimizer: its span, the number of the training step, its timed operators.
         self._updates: dict[int, tuple[Event, int, list[Timed]]] = {}
-        # Of the operators of optimizers: kernels, and the host's ns.
+        # For each operator of an optimizer: the number of kernels, and the host's ns.
         self._launches: Counter[int] = Counter()
         self._in_step: Counter[int] = Counter()
         self._replay = Replay(self.types, self.parameters)
@@ -298,12 +296,12 @@ class _Reading:
         self._add_rows(call, [part.row for part in parts], time)
 
     def _add_rows(self, call: Call, rows: Sequence[Fields], time: int) -> None:
-        """A call's time, divided over the rows that it is."""
+        """Adds a call's time, divided among its rows."""
         if is_fused(call.name):
             self.fused = [self.fused[0] + 1, self.fused[1] + time]
         note = "its share of one operator's time, by operations" if len(rows) > 1 else ""
         for row, share in zip(rows, shares(rows) if note else [1.0] * len(rows), strict=True):
-            # Each row's ops launch their part: all rows together are the call.
+            # The launches are divided too: all rows together are the call.
             launches = -(-len(call.kernels) // len(rows))
             in_step = self._hosts[id(call)] / len(rows) if self._hosts else 0.0
             self._add(row, time * share, call.host_ns // len(rows), in_step, launches, note)
@@ -311,8 +309,8 @@ class _Reading:
 
     def _add_updates(self) -> None:
         """Makes rows of the optimizer's steps."""
-        # The first step of an optimizer makes its state and runs others than those that follow:
-        # all steps together tell its kind.
+        # The first step of an optimizer creates its state with other operators than later steps:
+        # the kind follows from all steps together.
         updates = self._updates.values()
         present = {event.name for _, _, operators in updates for event, _ in operators}
         note = "its share of an optimizer's step, by elements"
@@ -327,13 +325,13 @@ class _Reading:
                 sum(counts[id(event)] for event, _ in operators)
                 for counts in (self._launches, self._in_step)
             )
-            # Few kernels over lists of all parameters are none of each: no gap a row.
+            # A few kernels over lists of all parameters are less than one launch for each row.
             host, launches = step.duration // len(rows), round(kernels / len(rows))
             for row, share in rows:
                 self._add(row, time * share, host, in_step / len(rows), launches, note)
 
     def _add_unknown(self, step: Event, number: int, operators: Sequence[Timed]) -> None:
-        """Makes rows of the operators of an optimizer that simdev has no update of."""
+        """Makes rows of the operators of an optimizer without an update op in simdev."""
         for event, time in operators:
             parts = self._replay.of(event)
             if isinstance(parts, str) or len(parts) != 1:
@@ -365,7 +363,9 @@ def calls_of(events: Events, steps: Sequence[Event]) -> Sequence[Call]:
 
 
 def _step_report(reading: _Reading, steps: Sequence[Event]) -> Fields:
-    """The sum of the rows in a step, beside the step's time on the host."""
+    """The header's entry ``step``: the sum of the rows in a step, and the step's time on the host,
+    in seconds.
+    """
     count = max(1, len(steps))
     rows_ns = statistics.median(reading.totals[i] for i in range(count))
     times: dict[str, float] = {

@@ -1,12 +1,11 @@
-"""From an operator of a trace to rows of a profile: the call is put together again and recorded on
+"""Makes the row of a profile for an operator of a trace: reconstructs the call and records it on
 fake tensors.
 
 A trace with ``record_shapes`` holds the shapes, strides and types of an operator's tensors and the
-values of its other arguments, but not what it made. Run once more on tensors without data, the
-recorder that captures modules writes the row that it would write for this call in a step: one
-mapping for both.
+values of its other arguments, but not its outputs. So the call is run again on tensors without
+data, under the recorder that captures modules: traces and captures get the same rows.
 
-``reading`` and ``step`` ask it.
+``reading`` and ``step`` call it.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ from .events import Argument, Event, is_shape
 
 ATEN = "aten::"
 Types = Mapping[tuple[int, ...], torch.dtype]
-"""The type of elements of every shape that the trace has with one type only."""
+"""The element type of every shape of which the trace determines it (``reading.types_of``)."""
 
 DTYPES = {
     "float": torch.float32,
@@ -50,15 +49,15 @@ DTYPES = {
     "c10::complex<float>": torch.complex64,
     "c10::complex<double>": torch.complex128,
 }
-"""How a trace writes the types of elements."""
+"""Element types by their names in a trace."""
 
 _SCALAR_NAMES = (
     "uint8 int8 int16 int32 int64 float16 float32 float64 complex32 complex64 complex128 bool "
     "qint8 quint8 qint32 bfloat16"
 )
 SCALAR_TYPES: list[torch.dtype] = [getattr(torch, name) for name in _SCALAR_NAMES.split()]
-"""By their numbers in PyTorch (c10/core/ScalarType.h), as arguments of type ScalarType are
-written.
+"""Element types by their numbers in PyTorch (c10/core/ScalarType.h), which stand in arguments of
+type ScalarType.
 """
 
 OVERWRITES = frozenset(
@@ -71,14 +70,12 @@ _DEFAULT = object()
 
 
 class UnknownError(Exception):
-    """The call cannot be put together from what the trace holds."""
+    """Raised where a call cannot be reconstructed from the trace."""
 
 
 @cache
 def is_composite(name: str) -> bool:
-    """Whether an operator only calls others (``aten::linear``): its children are the ones that
-    count.
-    """
+    """Whether an operator only calls others (``aten::linear``): then its children count instead."""
     packet = getattr(torch.ops.aten, name.removeprefix(ATEN), None)
     for overload in packet.overloads() if packet is not None else ():
         full = name if overload == "default" else f"{name}.{overload}"
@@ -91,7 +88,7 @@ def is_composite(name: str) -> bool:
 
 
 class Replayed(NamedTuple):
-    """A call as rows and graphs tell it: the parts of its row's key, and its outputs."""
+    """A reconstructed call: the parts of its row's key, and its outputs in a graph's format."""
 
     row: Fields
     outputs: list[Fields]
@@ -101,7 +98,8 @@ def replayed(event: Event, arguments: Sequence[Argument], types: Types) -> list[
     """The ops of an operator called with these arguments: none for a view, two for the backward of
     a convolution.
 
-    ``types`` serve lists of tensors, which a trace writes without types. Raises UnknownError.
+    ``types`` gives the types of lists of tensors, which a trace writes without. Raises
+    UnknownError.
     """
     packet = getattr(torch.ops.aten, event.name.removeprefix(ATEN), None)
     if packet is None:
@@ -111,7 +109,7 @@ def replayed(event: Event, arguments: Sequence[Argument], types: Types) -> list[
     try:
         return _replayed(packet, arguments, types, event)
     except UnknownError:
-        # Compilers call the variant that writes into a tensor given last: the work is the same.
+        # Compilers call the variant that writes into a last tensor (``out``): the work is equal.
         if "out" not in packet.overloads() or arguments[-1].type not in DTYPES:
             raise
         return _replayed(packet, arguments[:-1], types, event)
@@ -120,14 +118,14 @@ def replayed(event: Event, arguments: Sequence[Argument], types: Types) -> list[
 def _replayed(
     packet: Any, arguments: Sequence[Argument], types: Types, event: Event
 ) -> list[Replayed]:
-    # Overloads that write into a given tensor: eager code does not call them.
+    # Without the overloads that write into a given tensor: eager code does not call those.
     overloads = [
         getattr(packet, name) for name in packet.overloads() if "out" not in name.split("_")
     ]
     reasons: list[str] = []
     with FakeTensorMode() as mode:
-        # First as the schema says; then with no tensor where the trace has none, though the schema
-        # wants one: attention's backward is given an empty attn_bias, whatever its schema says.
+        # First strictly by the schema. Then leniently, with None where the trace lacks a tensor
+        # that the schema requires: attention's backward gets no attn_bias, against its schema.
         for lenient, overload in product((False, True), overloads):
             try:
                 args, kwargs = _bound(overload, arguments, types, lenient)
@@ -135,13 +133,13 @@ def _replayed(
                 reasons.append(str(error))
                 continue
             return _recorded(overload, args, kwargs, event, mode)
-    # Where an overload fits but for a value, that is the reason to tell.
+    # If an overload fits except for an unknown value, that is the most useful reason.
     raise UnknownError(next((reason for reason in reasons if "value" in reason), _NO_OVERLOAD))
 
 
 def fills_new_memory(event: Event) -> bool:
-    """Whether an operator writes what was reserved just before it (a dropout's ``empty_like``, then
-    ``bernoulli_``).
+    """Whether an operator fills memory that was allocated just before it (in a dropout,
+    ``empty_like`` and then ``bernoulli_``).
     """
     if event.parent is None or event.name.removeprefix(ATEN) not in OVERWRITES:
         return False
@@ -154,9 +152,10 @@ def fills_new_memory(event: Event) -> bool:
 def _bound(
     overload: Any, arguments: Sequence[Argument], types: Types, lenient: bool
 ) -> tuple[list[Any], Fields]:
-    """Arguments and keywords of an overload; where ``lenient``, any tensor may be none.
+    """The positional and keyword arguments for an overload; where ``lenient``, any tensor may be
+    None.
 
-    Raises UnknownError where they do not fit it.
+    Raises UnknownError where they do not fit the overload.
     """
     schema = overload._schema.arguments
     if len(arguments) > len(schema):
@@ -165,7 +164,7 @@ def _bound(
     numbers = _scalars(overload)
     counts_batches = [argument.type for argument in arguments[:2]] == ["long int"] * 2
     if overload._schema.name == "aten::add_" and counts_batches and not others:
-        # A batch norm counts its batches; nothing else of a step adds to one whole number.
+        # A batch norm counts its batches; nothing else in a step adds a number to an integer.
         arguments = [arguments[0], Argument("Scalar", [], None, "1"), *arguments[2:]]
     args: list[Any] = []
     kwargs: Fields = {}
@@ -191,8 +190,8 @@ def _bound(
 
 
 def _scalars(overload: Any) -> set[str]:
-    """The arguments that other overloads take as numbers: mul.Tensor's ``other`` is one, the seed
-    of an attention is none.
+    """The names of arguments that some overload takes as a number. An example is ``other`` of
+    mul.Tensor; the seed of an attention is none.
     """
     packet = overload.overloadpacket
     schemas = [getattr(packet, name)._schema.arguments for name in packet.overloads()]
@@ -205,22 +204,24 @@ def _scalars(overload: Any) -> set[str]:
 
 
 def _is_number(argument: Argument, others: set[str]) -> bool:
-    """Whether a number of Python's is given where a tensor could be: it is written as a tensor
-    without dimensions, of a type that no operand with a shape has (``others``).
+    """Whether an argument is a Python number in the place of a tensor. A trace writes it as a
+    tensor without dimensions; its type is none of ``others``, the types of operands with a shape.
     """
     is_plain = argument.type in ("double", "long int") and argument.type not in others
     return bool(is_plain and others and not argument.shape)
 
 
 def _number(argument: Argument) -> float:
-    """Any number of its type: the kernel takes it as a number. Raises UnknownError."""
+    """A number for a float argument, whose value does not matter to the time. Raises UnknownError
+    for an integer.
+    """
     if argument.type == "double":
         return 1.0
     raise UnknownError("the trace does not tell the value of a number")
 
 
 def _value(type_: str, argument: Argument, types: Types) -> Any:
-    """An argument of the schema's type; _DEFAULT where its default has to do.
+    """The value of an argument of the schema's type; _DEFAULT where its default is used.
 
     Raises UnknownError.
     """
@@ -245,7 +246,7 @@ def _value(type_: str, argument: Argument, types: Types) -> Any:
 
 
 def _literal(text: str) -> Any:
-    """A value as a trace writes it. Raises UnknownError."""
+    """The value of a text in a trace. Raises UnknownError."""
     # C++ writes these without quotes, and Python has no literals for them.
     if text.strip() in ("inf", "-inf", "nan", "-nan"):
         return float(text)
@@ -285,18 +286,18 @@ def _empty(shape: Any, stride: Any, dtype: torch.dtype) -> Tensor:
         if is_shape(stride) and len(stride) == len(shape):
             return torch.empty_strided(shape, stride, dtype=dtype)
         return torch.empty(shape, dtype=dtype)
-    except (RuntimeError, OverflowError):  # more elements, or bytes, than 64 bits count
+    except (RuntimeError, OverflowError):  # more elements, or bytes, than 64 bits can count
         raise UnknownError("the trace tells a shape that is none") from None
 
 
 def _recorded(
     overload: Any, args: list[Any], kwargs: Fields, event: Event, mode: FakeTensorMode
 ) -> list[Replayed]:
-    """The records of a call."""
+    """The ops that the recorder makes of a call."""
     recorder = Recorder(Scopes({}))
     fills = fills_new_memory(event) and isinstance(args[0], Tensor)
     if fills:
-        # Reserved under the recorder, so that it knows the memory as not yet written.
+        # Allocated under the recorder, so that it knows that the memory is not yet written.
         with mode, recorder:
             args[0] = torch.empty_strided(args[0].shape, args[0].stride(), dtype=args[0].dtype)
     for leaf in tree_leaves((args, kwargs)):
@@ -304,14 +305,14 @@ def _recorded(
             recorder.add_leaf("input", leaf)
     recorder.phase = event.phase
     log = logging.getLogger(FakeTensorMode.__module__)
-    quiet, log.disabled = log.disabled, True  # it writes the traceback of each refusal to stderr
+    quiet, log.disabled = log.disabled, True  # else it logs a traceback for each refused call
     try:
-        # Below autograd, where what a GPU has a fused kernel for (RMS norm) is not yet taken apart
-        # as on a CPU.
+        # Below autograd, so that operators with a fused kernel on GPUs (RMS norm) stay whole, and
+        # are not decomposed as on a CPU.
         with torch.no_grad(), torch._C._AutoDispatchBelowAutograd(), mode, recorder:
             overload(*args, **kwargs)
     except Exception as error:
-        # Any kernel may refuse what the trace tells of a call, each in its way.
+        # Any kernel may refuse the reconstructed arguments, with any exception.
         raise UnknownError(f"cannot be run without data: {type(error).__name__}") from None
     finally:
         log.disabled = quiet
@@ -324,7 +325,9 @@ def _recorded(
 
 
 def shares(rows: Sequence[Mapping[str, Any]]) -> list[float]:
-    """Which part of an operator's time each of its rows has: by their operations, else alike."""
+    """The share of an operator's time for each of its rows: by their FLOPs where all are known,
+    else equal.
+    """
     amounts = [work(row["op"], row["attrs"], row["in"], row["out"], row["dt"]) for row in rows]
     flops = [0 if amount is None else amount.flops for amount in amounts]
     total = sum(flops)

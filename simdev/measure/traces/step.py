@@ -1,7 +1,7 @@
-"""A step of a trace as a graph with its host: what ``simdev import`` makes a scenario of.
+"""Makes a graph with host times of a step of a trace; ``simdev import`` makes a scenario of it.
 
-The readers of calls and updates are those of profiles (``calls``, ``replay``, ``updates``); the
-host's part is the rule of hosts that ``simdev.lowering.hosts`` simulates.
+``calls``, ``replay`` and ``updates`` read the trace, as they do for profiles.
+``simdev.lowering.hosts`` simulates the host.
 """
 
 from __future__ import annotations
@@ -40,26 +40,26 @@ from .timeline import (
 from .updates import Parameter, gradients_of, optimizers_of, update_kind
 
 # The graph of a traced step: its calls in their order, with the times of the trace.
-# A trace knows no tensors, only their shapes. What an op reads is taken to be the latest output
-# of as many elements of the same type; the backward first looks at what its forward op read and
-# made, which autograd's sequence numbers tell. An op that reads nothing so waits for the op
-# before it. Parameters are those whose gradients autograd stores; the memory of a step is told as
-# far as this goes.
+# A trace has the shapes of tensors, but not their identity. So an op is taken to read the latest
+# output with as many elements of the same type. A backward op first considers the tensors that its
+# forward op read and made; autograd's sequence numbers connect the two. An op for which no input is
+# known waits for the previous op. Parameters are tensors whose gradients autograd stores. The
+# memory of a step is only as exact as these assumptions.
 
 STATES = {"adam": 2, "adamw": 2, "sgd_momentum": 1, "sgd": 0, "adagrad": 1, "rmsprop": 1}
-"""Tensors of state a parameter, by kind of update without its ending."""
+"""The number of state tensors per parameter, by the kind of update without its suffix."""
 
 _NANOSECOND = Fraction(1, 10**9)
 COMMUNICATION = "communication"
-"""The stream of what communicates on a CPU, which has none."""
+"""The stream of communications on a CPU, which has no streams."""
 Talk = Callable[[Piece], Sequence[Communication]]
 Key = tuple[int, str]
-"""Elements and dtype of a tensor."""
+"""The number of elements and the dtype of a tensor."""
 
 
 @dataclass
 class Step:
-    """The ops of a step while they are written, and what is known of the tensors around them."""
+    """The ops of a step while they are written, and the tensors known so far."""
 
     kind: str
     replay: Replay
@@ -106,8 +106,8 @@ class Step:
             self._write(piece, part, share, first=part is parts[0])
 
     def add_host(self, name: str, host_ns: int, phase: str, wait: Piece | None = None) -> None:
-        """Writes what the host does alone; where that is a ``wait``, it then waits for what the
-        piece names, else for all that it launched.
+        """Writes work of the host alone. With a ``wait`` the host then waits for the pieces that it
+        names in ``after``, or for everything launched before where it names none.
         """
         after = self._after(wait) if wait and wait.after else chain(*self._last.values())
         self.add_op(
@@ -118,17 +118,19 @@ class Step:
         )  # fmt: skip
 
     def add_op(self, op: Op) -> None:
-        """Writes an op, behind those of its stream."""
+        """Writes an op, which becomes the last of its stream."""
         self.ops.append(op)
         self._last[op.stream] = (op.name,)
 
     def _after(self, piece: Piece) -> Iterator[str]:
-        """The op before in the piece's stream, then what it waits for in others."""
+        """The names of the last op in the piece's stream, then of the ops in other streams for
+        which the piece waits.
+        """
         yield from self._last.get(piece.stream, ())
         yield from (name for other in piece.after for name in self._names[id(other)])
 
     def _communicate(self, piece: Piece, messages: Sequence[Communication]) -> None:
-        """Writes what a piece communicates, each message of a batch."""
+        """Writes the communications of a piece: an op for each message of a batch."""
         call, stream = piece.call, piece.stream or COMMUNICATION
         where = module_of(call.event or piece.kernels[0][0])
         piece.stream, after = stream, tuple(dict.fromkeys(self._after(piece)))
@@ -145,7 +147,7 @@ class Step:
                     attrs={"bytes": message.bytes},
                     time=piece.device_ns * _NANOSECOND,
                     host_time=piece.host_ns * _NANOSECOND if first else 0,
-                    # A CPU's thread goes on at once.
+                    # On a CPU nothing is launched: the thread goes on at once.
                     launches=int(bool(piece.kernels)),
                     stream=stream,
                 )
@@ -154,8 +156,8 @@ class Step:
         self._last[stream] = tuple(op.name for op in self.ops[-len(messages) :])
 
     def keep_gradient(self, parameter: Parameter) -> int:
-        """Notes that the latest output of a parameter's size is its gradient; returns the bytes of
-        a gradient that no op is known to have made.
+        """Notes that the latest output of a parameter's size is its gradient. Returns the bytes of
+        the gradient where no op is known to have made it, else 0.
         """
         source = self._latest.get((prod(parameter[0]), parameter[1]), "")
         if not source.startswith(PREFIXES["backward"]) or source in self.gradients:
@@ -171,13 +173,13 @@ class Step:
         name = self._unique(prefix + row["op"])
         if any(Op(name).problems()):
             name = self._unique("call")
-        # What another stream made is waited for as the kernels' times tell, not by its shape.
+        # Tensors of other streams are no inputs: such waits follow from the kernels' times instead.
         inputs = tuple(
             text for text in self._reads(call, row) if self._streams[text] == piece.stream
         )
         outputs = part.outputs
         if call.phase == "update" and call.name.endswith("_"):
-            # Made in place, where the parameters and the optimizer's state lie.
+            # Written in place, in the memory of parameters and the optimizer's state.
             outputs = [output | {"bytes": 0} for output in outputs]
         before = [] if inputs and not piece.after else [*dict.fromkeys(self._after(piece))]
         time = Fraction(round(piece.device_ns * share)) * _NANOSECOND
@@ -192,9 +194,9 @@ class Step:
                 control_inputs=tuple(before),
                 outputs=tuple(Tensor(**output) for output in outputs),
                 attrs=row["attrs"] | seen,
-                # Another kind of device has a time of its own where the ladder can tell it.
+                # On another kind of device the time is estimated, where the op's work is known.
                 time={self.kind: time} if _has_work(part) else time,
-                # All launches of a call are told of its first op: the others follow on the device.
+                # All launches of a call stand on its first op: the others follow on the device.
                 host_time=piece.host_ns * _NANOSECOND if first else 0,
                 launches=max(1, launches) if first else 1,
                 blocks_host=piece.blocks and first,
@@ -204,7 +206,7 @@ class Step:
         self._remember(piece, row, inputs, name, [made for made in outputs if made["bytes"]])
 
     def _reads(self, call: Call, row: Fields) -> tuple[str, ...]:
-        """The tensors that the op is taken to read."""
+        """The tensors that an op is assumed to read."""
         around = self._forward_of(call) if call.phase == "backward" else {}
         sources = []
         for i, (shape, dtype) in enumerate(zip(row["in"], row["dt"], strict=True)):
@@ -252,10 +254,10 @@ def step_graph(
     gradients: Sequence[tuple[int, Parameter]],
     update: str | None,
 ) -> tuple[Graph, Step]:
-    """The graph of a step on a kind of device, and what else is known of its ops.
+    """The graph of a step on a kind of device, and the ``Step`` that wrote it.
 
-    ``talk`` tells what a piece communicates, ``gradients`` are as ``gradients_of`` tells them,
-    ``update`` is the kind of the optimizer's updates, where it is known.
+    ``talk`` returns the communications of a piece, ``gradients`` is the result of
+    ``gradients_of``, ``update`` is the kind of the optimizer's updates (None: not known).
     """
     step = Step(kind, replay, talk)
     if gradients:
@@ -270,7 +272,7 @@ def step_graph(
         step.add_host("rest of the step", timeline.rest_ns, "update")
     if gradients:
         step.ops[0] = replace(step.ops[0], grad_bytes=unmade)
-    # Gradients live to the end of the step, where the next one clears them.
+    # Gradients live until the end of the step: the next step clears them.
     last = step.ops[-1]
     reached = (*last.inputs, last.name)
     kept = [
@@ -297,7 +299,7 @@ def _parameters(parameters: Sequence[Parameter], update: str | None) -> Op:
 
 
 def _has_work(part: Replayed) -> bool:
-    """Whether simdev knows what an op computes."""
+    """Whether simdev knows the work of an op."""
     row = part.row
     amount = work(row["op"], row["attrs"], row["in"], row.get("out", ()), row["dt"])
     return bool(part.outputs) and amount is not None
@@ -309,12 +311,12 @@ def _size(parameter: Parameter) -> int:
 
 
 def _is_wait(event: Event) -> bool:
-    """Whether this is a call that waits for the device, or what gloo did meanwhile."""
+    """Whether an event is a wait: a runtime call that waits for the device, or a span of gloo."""
     return event.category in LAUNCHES or event.name.startswith(GLOO)
 
 
 def _plain(piece: Piece) -> Replayed:
-    """The kind of a piece without a known row, by the name of its operator or kernel."""
+    """A row with the kind alone, for a piece without a known row: by its operator or kernel."""
     call, attrs = piece.call, Fields()
     if _copies(piece):
         home = is_copy(piece.kernels[0][1], "DtoH")
@@ -334,7 +336,7 @@ def _plain(piece: Piece) -> Replayed:
 
 
 def _copies(piece: Piece) -> bool:
-    """Whether a piece copies between host and device and does nothing else."""
+    """Whether a piece only copies between host and device."""
     return bool(piece.kernels) and all(
         is_copy(kernel, "HtoD", "DtoH") for _, kernel in piece.kernels
     )
@@ -346,7 +348,7 @@ def _short(name: str) -> str:
 
 
 def _sequence_numbers(call: Call) -> list[int]:
-    """Numbers of the autograd node of a call, innermost first."""
+    """The sequence numbers of autograd around a call, innermost first."""
     event = call.event
     spans: list[Event] = [] if event is None else [event, *event.above()]
     numbers = [span.number("Sequence number") for span in spans]
@@ -359,7 +361,7 @@ MOST_NAMED = 5
 @dataclass(frozen=True)
 class TraceStep:
     """A traced step: its graph on a kind of device, the host that dispatches it, notes for people,
-    figures (seconds, counts) for the provenance, and by op what it communicates.
+    figures (seconds, counts) for the provenance, and the communications by op name.
     """
 
     graph: Graph
@@ -372,8 +374,8 @@ class TraceStep:
 
 @dataclass(frozen=True)
 class Loaded:
-    """The trace of a rank: its steps that count, how many were left out as ``skipped``, whether it
-    marks them, what it communicates, and gloo's span of each call by its ``id``.
+    """The trace of a rank: its steps that count, the number ``skipped`` as warm-up, whether steps
+    are ``marked``, its calls, its communications, and gloo's spans by the ``id`` of the call.
     """
 
     events: Events
@@ -386,7 +388,7 @@ class Loaded:
 
     @classmethod
     def of(cls, text: str, warm_up: int | None = None) -> Loaded:
-        """A trace by its text. Raises InputError."""
+        """Reads the text of a trace. Raises InputError."""
         events = parse_events(text)
         steps, skipped, marked = steps_of(events, warm_up)
         calls = calls_of(events, steps)
@@ -396,7 +398,7 @@ class Loaded:
 
     @property
     def lengths(self) -> list[int]:
-        """The ns of each step; those in which a communication has no end count as endless."""
+        """The ns of each step; endless where a communication in it has no recorded end."""
         open_ = [work for work in self.works.values() if not is_finished(work)]
         return [
             2**62 if any(step.start <= work.start < step.end for work in open_) else step.duration
@@ -404,18 +406,30 @@ class Loaded:
         ]
 
     def messages(self, piece: Piece) -> list[Communication]:
-        """The communications of a piece, of a batch the sends first."""
+        """The communications of a piece; in a batch of messages the sends come first."""
         event = piece.call.event
         if not piece.kernels:
             return self.talk.of_call(event, self.works.get(id(event))) if event else []
         return [call for pair in piece.kernels for call in self.talk.of_kernel(*pair)]
 
 
-def step_of(loaded: Loaded, number: int, device: str | None, name: str) -> TraceStep:
-    """The step of a number (from 0, without the warm-up) of a trace.
+def trace_step(
+    text: str, device: str | None = None, warm_up: int | None = None, name: str = "trace"
+) -> TraceStep:
+    """The step of median length of a trace's text; a trace that marks no steps is one step.
 
-    ``device`` is the kind of device; a CPU's step names its times itself, so it may be left out:
-    "cpu". Raises InputError.
+    ``device`` and ``warm_up`` as in ``import_trace``; a CPU's step names its times itself, so its
+    kind may be left out: "cpu". Raises InputError.
+    """
+    loaded = Loaded.of(text, warm_up)
+    return step_of(loaded, middle_of(loaded.lengths), device, name)
+
+
+def step_of(loaded: Loaded, number: int, device: str | None, name: str) -> TraceStep:
+    """A step of a trace; ``number`` counts from 0, without the warm-up.
+
+    ``device`` is the kind of device (None: the GPU that the trace names; for a CPU "cpu", as its
+    ops carry their times themselves). Raises InputError.
     """
     events, steps, marked = loaded.events, loaded.steps, loaded.marked
     kind = kind_of_device(events, device or (None if events.kernels else "cpu"))
@@ -426,7 +440,7 @@ def step_of(loaded: Loaded, number: int, device: str | None, name: str) -> Trace
     calls = [
         call
         for call in loaded.calls
-        # A view computes nothing: on a CPU it is the host's.
+        # A view computes nothing: on a CPU its time is the host's.
         if call.step == number and (on_device or not _is_view(call, replay))
     ]
     if not calls:
@@ -441,7 +455,7 @@ def step_of(loaded: Loaded, number: int, device: str | None, name: str) -> Trace
     )
     figures = _figures(timeline, calls, step.unnamed)
     updates = [span for span in optimizers_of(events) if start <= span.start < (end or span.end)]
-    # A CPU runs an operator itself before it goes on to the next.
+    # A CPU runs each operator itself before it dispatches the next.
     host = Host() if on_device else Host(ahead=1)
     notes = [
         *_notes(loaded, figures, len(updates)),
@@ -455,19 +469,21 @@ def _is_view(call: Call, replay: Replay) -> bool:
 
 
 def middle_of(lengths: Sequence[int]) -> int:
-    """The number of the step of median length, 0 where there are none."""
+    """The number of the step of median length; 0 where there are no steps."""
     return lengths.index(statistics.median_low(lengths)) if lengths else 0
 
 
 def _update(events: Events) -> str | None:
-    """The kind of the optimizer's updates."""
+    """The kind of the optimizer's updates; None where it is not known."""
     steps = optimizers_of(events)
     present = {inner.name for step in steps for inner in step.inside()}
     return update_kind(steps[0].name, present) if steps else None
 
 
 def _figures(timeline: Timeline, calls: Sequence[Call], fused: Mapping[str, int]) -> dict[str, Any]:
-    """Figures of the step in seconds: the traced step, the time of its kernels, the part of ops."""
+    """Figures of the step: seconds of the traced step, its kernels, its ops on the device and the
+    host, and counts of kernels, devices and waits.
+    """
     pieces = timeline.pieces
     kernels = [kernel for call in calls for _, kernel in call.kernels]
     times = {talks: 0 for talks in (False, True)}
@@ -512,7 +528,7 @@ def _notes(loaded: Loaded, figures: Mapping[str, Any], updates: int) -> Iterator
 def _unnamed(
     graph: Graph, kind: str, figures: Mapping[str, Any], fused: Mapping[str, int]
 ) -> Iterator[str]:
-    """Pieces that no operator names, with counts and shares of the device's time."""
+    """Notes about ops without a known operator, with counts and shares of the device's time."""
     sums: defaultdict[str, list[float]] = defaultdict(list)
     for op in graph.ops:
         if _is_unnamed(op, fused) and op.seconds_on(kind):
@@ -533,5 +549,5 @@ def _unnamed(
 
 
 def _is_unnamed(op: Op, fused: Mapping[str, int]) -> bool:
-    """Whether nothing tells what an op computes: a fused kernel, or one without shapes."""
+    """Whether the work of an op is unknown: a fused kernel, or an op without shapes."""
     return op.kind in fused or not ("in" in op.attrs or op.outputs or "bytes" in op.attrs)

@@ -1,23 +1,23 @@
-"""The timeline of a traced step: for each of its calls, or for each piece of a call in which the
-host waits, the time of the device, the time of the host, and whether the host waits.
+"""The timeline of a traced step. Each call, or each piece of a call in which the host waits, gets
+its time on the device, its time on the host, and whether the host waits after it.
 
 The times are chosen so that a simulated host, which dispatches call i for h_i while the device
 runs it for d_i, reproduces the traced step. For this the sum h_1 + .. + h_i has to be the moment
 at which the host released call i. A kernel that found the device idle was released when it
-started; one that had to queue was released when its launch was done. Where a call has several
+started; a kernel that had to queue was released when its launch returned. Where a call has several
 kernels, the latest decides: release = max over k of (release of kernel k - device time of the
 call's kernels before k). Waiting for the device is no time of the host. So where the host waited
 until the device was done, the time of the next call counts from there; where it waited in the
 middle of a call, the call is cut there into pieces.
 
-Streams run beside each other, each in order. A trace does not say what a kernel of one waits for
-in another. So it is taken to wait for what ended last there: a communication always, for PyTorch
-makes it wait for the stream that calls it; any other kernel where the host made a stream wait
-(cudaStreamWaitEvent) just before, or in a trace without such calls where that end alone explains
-why it did not start earlier. The time of waiting is none of its own.
+Streams run in parallel, each in order. A trace does not say which kernel of another stream a kernel
+waits for; it is assumed to be the one that ended last there. A communication always waits so, since
+PyTorch makes it wait for the stream that calls it. Any other kernel waits where the host made a
+stream wait (cudaStreamWaitEvent) just before or, in a trace without such calls, where that end
+alone explains why the kernel did not start earlier. Waiting does not count as the kernel's time.
 
-``step.py`` writes ops from it, and refuses a step without operators before; ``reading.py`` asks for
-the host's times alone. Tests: ``tests/measure/test_trace_steps.py``, ``test_trace_waits.py``,
+``step.py`` writes ops from it, after refusing a step without operators; ``reading.py`` uses the
+host's times alone. Tests: ``tests/measure/test_trace_steps.py``, ``test_trace_waits.py``,
 ``test_trace_ranks.py`` (streams).
 """
 
@@ -35,8 +35,8 @@ from .communication import RECORDED, is_finished
 from .events import LAUNCHES, Event, Events
 
 FULL = 1000
-"""With so many launches under way, a launch that takes longer than usual is taken to wait for room
-in the stream: a stream of PyTorch holds about 1,024.
+"""With this many launches pending, a launch that takes longer than usual is assumed to wait for
+room in the stream's queue, which holds about 1,024.
 """
 
 
@@ -45,12 +45,12 @@ class Piece:
     """A call, a part of a call, or a wait.
 
     A call is cut into parts where the host waits in the middle of it; ``last`` is true for the last
-    part, and for a whole call. A wait that lies in no call has no kernels. ``stream`` is that in
-    which most of it runs (None: the one with the most computation), ``after`` the pieces of other
-    streams for which it waits. ``device_ns`` is the time on the device: that of the kernels without
-    their overlap with earlier ones, and the gaps before kernels that were already released; of a
-    communication on a CPU the time until it was through. ``host_ns`` is the time of the host,
-    ``blocks`` whether the host then waits for the device.
+    part, and for a whole call. A wait that lies in no call has no kernels. ``stream`` is the stream
+    in which most of the piece runs (None: the stream with the most computation), ``after`` the
+    pieces of other streams for which it waits. ``device_ns`` is the time on the device: of the
+    kernels, without overlap with earlier ones, plus the gaps before kernels that were already
+    released. For a communication on a CPU it is the time until the communication ended. ``host_ns``
+    is the time of the host; ``blocks`` says that the host then waits for the device.
     """
 
     call: Call
@@ -64,8 +64,8 @@ class Piece:
 
     @property
     def launched(self) -> int:
-        """When the first kernel was launched, in ns; where there is none, when the operator or the
-        wait began.
+        """The moment, in ns, at which the first kernel was launched or, without kernels, at which
+        the operator or the wait began.
         """
         if not self.kernels and self.call.event is not None:
             return self.call.event.start
@@ -90,8 +90,8 @@ def device_timeline(
 ) -> Timeline:
     """The timeline of the calls of one step, at least one of them with kernels.
 
-    ``start`` and ``end`` are moments of the host in ns, ``end`` None where the step goes on to the
-    end of the trace; ``waiting`` are all waits of the trace. Where steps are not ``marked`` or have
+    ``start`` and ``end`` are moments on the host in ns (``end`` None: the step lasts to the end of
+    the trace); ``waiting`` holds all waits of the trace. Where steps are not ``marked`` or have
     no ``end``, the step ends with its last kernel or its last wait.
     """
     stops = [
@@ -106,7 +106,7 @@ def device_timeline(
     times, released = _device_times(launched)
     stalls = _stalls(launched)
     pieces = _with_waits(launched, stops)
-    # The simulated step: when its host can go on, and when its device is done.
+    # Simulates the step: the moments at which the host can go on, and at which streams are done.
     host, device, finishes = start, defaultdict[str | None, int](lambda: start), dict[int, int]()
     for piece in pieces:
         ran, release = 0, host if piece.kernels else piece.launched
@@ -126,9 +126,10 @@ def device_timeline(
 def _with_waits(pieces: Sequence[Piece], stops: Sequence[Event]) -> list[Piece]:
     """The pieces and, between them, the waits for everything that was launched before.
 
-    A wait inside the operator that launched last makes that piece block, and is no piece itself.
-    Two kinds of waits are left out: one that ends while the device still runs earlier kernels, for
-    it is time of the host, and one during which another thread launches, for it delays no launch.
+    A wait inside the operator that launched last makes that piece block, and is no separate piece.
+    Two kinds of waits are left out: those that end while the device still runs earlier kernels
+    (they count as time of the host), and those during which another thread launches (they delay no
+    launch).
     """
     over = (max(kernel.end for _, kernel in piece.kernels) for piece in pieces)
     timed, ends = list(pieces), list(accumulate(over, max))
@@ -148,8 +149,8 @@ def _with_waits(pieces: Sequence[Piece], stops: Sequence[Event]) -> list[Piece]:
 
 
 def bounds(events: Events, steps: Sequence[Event], number: int) -> tuple[int, int | None]:
-    """When a step begins and ends on the host, in ns; where no steps are marked, the step is the
-    whole trace and has no end (None).
+    """The start and end of a step on the host, in ns. Without steps the whole trace is the step,
+    and its end is None.
     """
     if not steps:
         return min(root.start for root in events.roots), None
@@ -175,9 +176,9 @@ def host_times(
 def host_timeline(
     calls: Sequence[Call], start: int, end: int | None, works: Mapping[int, Event]
 ) -> Timeline:
-    """The timeline of a step on a CPU, which is host and device at once: operators are the time of
-    the device, and what lies between them is the time of the host. Where a communication (its span
-    by the ``id`` of its call in ``works``) ends between two operators, the host waited until then.
+    """The timeline of a step on a CPU, which is host and device at once: the time in operators is
+    the device's, the time between them the host's. ``works`` holds gloo's span of a communication
+    by the ``id`` of its call; where such a span ends between two operators, the host waited for it.
     """
     pieces, now = list[Piece](), start
     under_way: list[tuple[Piece, Event]] = []
@@ -194,10 +195,11 @@ def host_timeline(
                 piece.device_ns = work.duration
                 under_way.append((piece, work))
         if call.phase == "update":
-            # What ended while the host computed was awaited before its gradients were used.
+            # Communications that ended while the host computed were awaited before their gradients
+            # were used.
             piece.after = [other for other, work in under_way if work.end <= now]
             under_way = [(other, work) for other, work in under_way if work.end > now]
-        # A graph's operators lie inside it: its own kernels run around them.
+        # The operators of a compiled graph lie inside its span: its other work runs around them.
         now = max(now, event.start) + call.host_ns
     now = _awaited(pieces, under_way, now, end or now)
     finish = max(now, end or 0)
@@ -207,7 +209,9 @@ def host_timeline(
 def _awaited(
     pieces: list[Piece], under_way: list[tuple[Piece, Event]], now: int, until: int
 ) -> int:
-    """Adds the host's wait for what ended between two moments; returns when it was over."""
+    """Adds the host's wait for communications that ended between two moments; returns the end of
+    the wait.
+    """
     ended = [(piece, work) for piece, work in under_way if now < work.end <= until]
     if not ended:
         return now
@@ -220,7 +224,7 @@ def _awaited(
 
 
 def _set_streams(pieces: Sequence[Piece]) -> None:
-    """Tells every piece its stream."""
+    """Sets the stream of every piece."""
     busy_ns: defaultdict[str, int] = defaultdict(int)
     for piece in pieces:
         times: defaultdict[str, int] = defaultdict(int)
@@ -234,8 +238,8 @@ def _set_streams(pieces: Sequence[Piece]) -> None:
 
 
 def _set_after(pieces: Sequence[Piece], ordered: Sequence[int]) -> None:
-    """Tells every piece, in the order of the launches, for what it waits in other streams;
-    ``ordered`` is when the host made a stream wait.
+    """Sets the pieces of other streams for which every piece waits. Pieces are in the order of
+    launches; ``ordered`` are the moments at which the host made a stream wait.
     """
     launched: dict[str | None, _Launched] = {}
     talking = {piece.stream for piece in pieces if piece.call.communicates}
@@ -263,8 +267,8 @@ def _set_after(pieces: Sequence[Piece], ordered: Sequence[int]) -> None:
 
 @dataclass
 class _Launched:
-    """A stream as far as it was launched: its pieces, the end of each with all before it, and how
-    many times the host had made a stream wait before the last of them.
+    """The launched part of a stream: its pieces; for each, the latest end of it and all earlier
+    pieces; and the number of times that the host had made a stream wait before the last piece.
     """
 
     pieces: list[Piece] = field(default_factory=list)
@@ -272,8 +276,8 @@ class _Launched:
     orders: int = 0
 
     def ended(self, moment: int, launched: int) -> tuple[Piece, int] | None:
-        """The last piece that was launched before one moment and had ended by another, with its
-        end.
+        """The last piece that was launched before ``launched`` and had ended by ``moment``, with
+        its end; None where there is no such piece.
         """
         count = min(
             bisect_right(self.ends, moment),
@@ -301,10 +305,10 @@ def _pieces(calls: Sequence[Call], stops: Sequence[Event]) -> list[Piece]:
 
 
 def _device_times(pieces: Sequence[Piece]) -> tuple[dict[int, int], dict[int, int]]:
-    """By the kernel's ``id`` its time on the device and the moment of its release, in ns.
+    """The time on the device, and the moment of release, of each kernel by its ``id``, in ns.
 
-    The time counts from the end of the kernel before, and of all that the piece waits for, where
-    the kernel was released by then.
+    Where the kernel was released earlier, its time counts from the end of the previous kernel and
+    of everything that the piece waits for.
     """
     rows = [(piece, pair) for piece in pieces for pair in piece.kernels]
     times: dict[int, int] = {}
@@ -322,7 +326,7 @@ def _device_times(pieces: Sequence[Piece]) -> tuple[dict[int, int], dict[int, in
         times[id(kernel)] = max(0, kernel.end - begin)
         released[id(kernel)] = kernel.start
         if launch is not None and end is not None:
-            # A copy that the host waits for is launched long before the call returns.
+            # A copy for which the host waits was launched when its call began, not at its return.
             ready = launch.start if launch.end >= kernel.end else launch.end
             if ready <= end:
                 released[id(kernel)] = min(ready, kernel.start)
@@ -332,7 +336,7 @@ def _device_times(pieces: Sequence[Piece]) -> tuple[dict[int, int], dict[int, in
 
 
 def _stalls(pieces: Sequence[Piece]) -> dict[int, int]:
-    """By the piece's ``id`` the ns for which its launches waited for room (``FULL``)."""
+    """The ns for which a piece's launches waited for room (``FULL``), by the piece's ``id``."""
     pairs = [pair for piece in pieces for pair in piece.kernels]
     ends = sorted(kernel.end for _, kernel in pairs)
     launches = sorted(launch.start for launch, _ in pairs if launch is not None)
@@ -353,8 +357,8 @@ def _stalls(pieces: Sequence[Piece]) -> dict[int, int]:
 
 @dataclass(frozen=True)
 class Waiting:
-    """``hosts`` are the host's calls that wait for the device, ``streams`` when the host made a
-    stream wait for another: all in the order of time.
+    """The waits of a trace in the order of time. ``hosts`` are the host's calls that wait for the
+    device; ``streams`` are the moments at which the host made a stream wait for another.
     """
 
     hosts: Sequence[Event]
@@ -382,7 +386,7 @@ def waits(events: Events) -> Waiting:
 
 
 def _is_recorded(span: Event) -> bool:
-    """Whether it belongs to a communication, which waits anyway, and not to a wait for one."""
+    """Whether a span belongs to a communication (which waits anyway), not to a wait for one."""
     recorded = (around for around in span.above() if around.name == RECORDED)
     return any(around.args.get("Collective name") != "wait" for around in recorded)
 
@@ -401,7 +405,7 @@ ORDERS = frozenset({"cudaStreamWaitEvent", "cuStreamWaitEvent", "hipStreamWaitEv
 
 
 def _waits_for_copy(launch: Event, events: Events) -> bool:
-    """Whether a launch copied between host and device and returned only after the copy: then the
+    """Whether a launch copied between host and device and returned only after the copy, so that the
     host waited for it.
     """
     copies: Mapping[int | None, Sequence[Event]] = events.by_correlation

@@ -1,11 +1,11 @@
-"""Rows of updates from the operators of an optimizer's step.
+"""Makes the rows of updates from the operators of an optimizer's step.
 
-An update of simdev is one op a parameter; PyTorch runs several operators over one parameter, or one
-over lists of all. A loop's operators tell whose they are; what runs over lists is divided over the
-parameters by their elements.
+simdev has one update op for each parameter. PyTorch runs several operators for each parameter in a
+loop, or one operator over lists of all parameters. The shapes of a loop's operators show their
+parameter; the time of an operator over lists is divided among the parameters by their elements.
 
-``reading`` and ``step`` call it. An optimizer is known here by the name of its class
-(UPDATE_KINDS); its update op is described in ``simdev.nouns.semantics.kinds``.
+``reading`` and ``step`` call it. UPDATE_KINDS lists optimizers by the name of their class;
+``simdev.nouns.semantics.kinds`` describes the update op.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ TOUCH_EACH_ONCE = (
     *("_fused_adamw_", "_fused_adam_", "_fused_sgd_", "_fused_adagrad_"),
     *("_foreach_addcdiv_", "addcdiv_", "_foreach_mul_", "mul_", "_foreach_add_", "add_"),
 )
-"""Operators of which the first that there is touches every parameter once, as its first tensor or
-list of them.
+"""Operators of optimizers. The first of them that a step runs touches every parameter once: its
+first argument is the parameter, or the list of parameters.
 """
 
 UPDATE_KINDS = {
@@ -40,7 +40,7 @@ ACCUMULATES = "torch::autograd::AccumulateGrad"
 """The span in which autograd stores the gradient of a parameter, with its shape and type."""
 
 Parameter = tuple[tuple[int, ...], str]
-"""Shape and dtype."""
+"""The shape and dtype of a parameter."""
 
 Timed = tuple[Event, int]
 """An operator and its time in ns."""
@@ -52,8 +52,8 @@ def optimizers_of(events: Events) -> list[Event]:
 
 
 def gradients_of(events: Events, start: int = 0) -> list[tuple[int, Parameter]]:
-    """When autograd stores the gradient of which parameter, in ns and in that order: from a moment
-    up to the next step of an optimizer.
+    """The moment, in ns, at which autograd stores each gradient, and its parameter; in that order,
+    from ``start`` up to the next step of an optimizer.
     """
     spans = (span for span in events.spans if span.name == ACCUMULATES and span.start >= start)
     stored = sorted(spans, key=lambda span: span.start)
@@ -69,7 +69,7 @@ def gradients_of(events: Events, start: int = 0) -> list[tuple[int, Parameter]]:
 
 
 def optimizer_steps(events: Events) -> list[Event]:
-    """Steps told by two or more steps of an optimizer: each goes up to the end of one."""
+    """The steps of training, where an optimizer ran two or more: each ends with the optimizer's."""
     ends = sorted(span.end for span in optimizers_of(events))
     if len(ends) < 2:
         return []
@@ -87,12 +87,12 @@ def update_rows(
     types: Types,
     parameters: Sequence[Parameter] = (),
 ) -> list[tuple[Fields, float]]:
-    """(row, its share of the step's time) of every parameter that the operators of an optimizer's
-    step update; none for an optimizer that is not known.
+    """For every parameter that an optimizer's step updates, its row and its share of the step's
+    time; nothing for an optimizer that is not known.
 
-    ``present`` are the names of operators of all steps, which tell the kind of optimizer.
-    ``parameters`` are those of the backward, for a trace leaves out the shapes of lists of more
-    than 30 tensors.
+    ``present`` are the names of the operators of all steps, which show the kind of optimizer.
+    ``parameters`` are those with gradients in the backward; they stand in for lists of more than 30
+    tensors, whose shapes a trace leaves out.
     """
     kind = update_kind(step.name, present)
     names = {event.name for event, _ in operators}
@@ -102,7 +102,7 @@ def update_rows(
     touched = list(_touched(ATEN + chosen, [event for event, _ in operators], types))
     members = [*parameters] if None in touched else [member for member in touched if member]
     shares = _looped(operators, members) or _by_elements(members)
-    # A row as often as it has parameters: so many of its ops does the step have.
+    # A row for each parameter, even if equal: the step has an op for each.
     return [
         (_update_row(kind, *parameter), shares[parameter])
         for parameter in members
@@ -111,8 +111,8 @@ def update_rows(
 
 
 def _touched(name: str, operators: Sequence[Event], types: Types) -> Iterator[Parameter | None]:
-    """The parameters that an operator of this name touches; None for a list that the trace does not
-    tell.
+    """The parameters that operators of this name touch; None for a list whose shapes the trace
+    leaves out.
     """
     for event in operators:
         for argument in event.arguments()[:1] if event.name == name else ():
@@ -129,7 +129,9 @@ def _touched(name: str, operators: Sequence[Event], types: Types) -> Iterator[Pa
 def _looped(
     operators: Sequence[Timed], parameters: Sequence[Parameter]
 ) -> Mapping[Parameter, float]:
-    """Shares of the parameters where every operator is one of theirs, else none."""
+    """The shares of the parameters in a loop, where every operator works on a parameter's tensor;
+    else nothing.
+    """
     times: defaultdict[Parameter, int] = defaultdict(int)
     counts = Counter(parameters)
     for event, time in operators:
@@ -149,7 +151,7 @@ def _by_elements(parameters: Sequence[Parameter]) -> Mapping[Parameter, float]:
 
 
 def update_kind(step: str, present: set[str]) -> str | None:
-    """The kind of update by the step's name (``Optimizer.step#SGD.step``)."""
+    """The kind of update by the name of an optimizer's step (``Optimizer.step#SGD.step``)."""
     name = step.partition("#")[2].partition(".")[0]
     if name == "SGD":
         momentum = any("mul_" in operator or "sgd_" in operator for operator in present)

@@ -26,7 +26,8 @@ def how_sure(beats: Sequence[float], first: float, kendall: float) -> str:
     faster = sum(share >= TIE for share in beats[1:])
     more = f", {faster:,} of the others {'is' if faster == 1 else 'are'} faster by draws"
     stays = f"the best stays first in {first:.0%} of the draws"
-    return f"How sure: {stays}, {tied}{more if faster else ''}; mean Kendall tau {kendall:.2f}."
+    order = f"mean Kendall tau of the order {kendall:.2f} (1: kept)"
+    return f"How sure: {stays}, {tied}{more if faster else ''}; {order}."
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,7 +59,7 @@ class Uncertainty(Section):
             return
         part = draws.answer_ps or 1
         yield (
-            f"How sure: in 8 of 10 of {head} the step takes {self.range_text} "
+            f"How sure: of {head} 8 in 10 take {self.range_text} "
             f"({low / part - 1:+.1%} to {high / part - 1:+.1%}), p50 {_time(middle)}."
         )
         if draws.fitting < 1 and (draws.capacity >= 0).any():
@@ -89,8 +90,8 @@ class Uncertainty(Section):
         if self.draws.erring:
             yield (
                 "Draws take every cost for the median of a lognormal with the expected error of "
-                f"its rung; costs of one op class share {SHARED:.0%} of its variance. Errors of "
-                "the model itself, as of what it leaves out, are none of them."
+                f"its rung; costs of one op class share {SHARED:.0%} of its variance. What "
+                "the model itself gets wrong or leaves out is in no draw."
             )
 
     def to_json(self) -> Any:
