@@ -1,8 +1,8 @@
 """Tables with typed cells, shown in four ways: text for a terminal, Markdown for documents, HTML
-for a notebook, JSON for the page, which formats and sorts them itself; and the best rows of a
-table: the first, and those that no other beats in every respect.
+for a notebook, JSON for the page, which formats and sorts them itself; and rankings of rows: the
+best rows, and the Pareto front.
 
-A new way to show a cell is a name here with its text in ``_FORMATS``, and its form on the page in
+A new kind of cell is a name here with its format in ``_FORMATS``, and its form on the page in
 ``page/assets/base.js``.
 """
 
@@ -22,9 +22,9 @@ from ..nouns.taskgraph import Floats
 TEXT, COUNT, TIME, BYTES, LIMIT, RATE, SHARE, CHANGE, NUMBER, BAR, DETAIL = (
     "text", "count", "time", "bytes", "limit", "rate", "share", "change", "number", "bar", "detail",
 )  # fmt: skip
-"""How a cell is shown: as it is; whole number; ps; bytes; bytes that may be without limit (None);
-bytes/s; 0 to 1; signed part of 1; number; a share as a bar, for a terminal alone; a text, for the
-page alone.
+"""The kinds of cells, in this order: text; whole number; ps; bytes; bytes or no limit (None);
+bytes/s; share from 0 to 1; signed part of 1; number; a share as a bar, only for terminals; a text
+only for the page.
 """
 
 Json = dict[str, Any]
@@ -48,7 +48,7 @@ _FORMATS: Mapping[str, Callable[[Any], str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Rows of cells; ``columns`` says by title how their cells are shown (TEXT, COUNT, ...).
+    """Rows of cells; ``columns`` has the kind of cell (TEXT, COUNT, ...) by title.
 
     A cell is a text, a number, a truth value or None. A terminal and a notebook show the first
     ``shown`` rows and count the others (0: the table is on the page alone).
@@ -61,7 +61,7 @@ class Table:
     shown: int = 16
 
     def to_json(self, most: int | None = None) -> Json:
-        """The table as the page takes it, with at most so many rows (None: all)."""
+        """The table in the form that the page reads, with at most ``most`` rows (None: all)."""
         # A page draws bars of its own, beside shares.
         kept = [i for i, kind in enumerate(self.columns.values()) if kind != BAR]
         columns = [
@@ -121,7 +121,7 @@ def table_html(table: Table) -> str:
 
 
 def _cells(table: Table) -> tuple[list[tuple[str, ...]], list[bool]]:
-    """(the head and the rows that are shown, as texts; which columns are aligned to the left)."""
+    """(head and shown rows as texts, whether each column is aligned to the left)."""
     columns = [column for column in enumerate(table.columns.values()) if column[1] != DETAIL]
     titles = list(table.columns)
     body = (tuple(_text(row[i], kind) for i, kind in columns) for row in table.rows[: table.shown])
@@ -141,12 +141,12 @@ def _more(table: Table) -> str:
 
 
 def _widths(lines: Sequence[tuple[str, ...]], left: Sequence[bool], most: int | None) -> list[int]:
-    """The widths of the columns; the widest texts give way until the line fits."""
+    """The widths of the columns; the widest columns of texts are narrowed until the line fits."""
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     if most is None:
         return widths
     texts = [column for column, is_left in enumerate(left) if is_left]
-    # Long names alone must not push each other away: they are capped before they are levelled.
+    # Very long names are capped first, so that they do not narrow all other columns.
     for column in texts:
         widths[column] = min(widths[column], NAME_WIDTH)
     while sum(widths) + 2 * len(widths) > most:
@@ -158,7 +158,7 @@ def _widths(lines: Sequence[tuple[str, ...]], left: Sequence[bool], most: int | 
 
 
 def shorten(name: str, width: int = 32) -> str:
-    """At most ``width`` characters; the middle gives way, since names differ at both ends."""
+    """The name cut to ``width`` characters, in the middle, since names differ at both ends."""
     if len(name) <= width:
         return name
     tail = (width - 1) // 2
@@ -166,8 +166,8 @@ def shorten(name: str, width: int = 32) -> str:
 
 
 def fields_json(noun: Any, *left_out: str, **renamed: str) -> Json:
-    """The fields of a dataclass as an object of JSON, but those ``left_out``, and some
-    ``renamed``; times in ps (``..._ps``) become seconds (``..._s``).
+    """The fields of a dataclass as an object of JSON, without those ``left_out`` and with new names
+    for those ``renamed``; times in ps (``..._ps``) become seconds (``..._s``).
     """
     entry = Json()
     for name, value in asdict(noun).items():
@@ -188,7 +188,7 @@ def change(before: float, after: float) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """A column to be as small as may be, or as large (``upward``), and how people call that."""
+    """A column to minimise, or to maximise (``upward``), and the words for this goal."""
 
     column: str
     words: str
@@ -203,17 +203,17 @@ RATES = (
 KEPT = Goal("steps_per_day", "most steps a day that count", True)
 """Decides between steps of equal length in a long run with failures."""
 BESIDE = Goal("devices", "fewest devices"), Goal("peak_bytes", "least memory")
-"""Figures given up for speed, told where they differ between rows."""
+"""Further goals, for figures that are traded for speed, where they differ between rows."""
 
 
 ONE_DEVICE, PRESENT = "one device", "the scenario's strategy"
-"""The names under which people read the references of a search."""
+"""The names of a search's references for people."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ranking:
-    """Rows by their numbers: fitting rows, the best first, the rows of the front in this order, and
-    the rest; the goals that decide.
+    """Rows by their numbers: the rows that fit, best first (``order``), those on the Pareto
+    ``front`` in this order, and all others (``apart``); and the goals that decide.
     """
 
     order: tuple[int, ...]
@@ -222,7 +222,7 @@ class Ranking:
     goals: tuple[Goal, ...]
 
     def to_json(self) -> Json:
-        """Plain numbers and texts, as a page takes them."""
+        """The ranking as plain numbers and texts, in the form that the page reads."""
         return {
             "order": list(self.order),
             "front": list(self.front),
@@ -256,9 +256,9 @@ class Ranking:
 
 
 def ranking(columns: Columns, usable: Sequence[bool], sizes: Sequence[Any]) -> Ranking:
-    """``usable`` says which rows fit and have figures; ``sizes`` are their batches: where these
-    differ, steps cannot be compared, and what is trained a second counts. Where all steps take the
-    same time, that which counts of a long run decides.
+    """The ranking of rows. ``usable`` marks rows that fit and have figures; ``sizes`` are their
+    batches: where these differ, rows are compared by throughput, not by step time. Where all steps
+    take the same time, that which counts of a long run decides.
     """
     rows = [number for number, is_usable in enumerate(usable) if is_usable]
     apart = tuple(number for number, is_usable in enumerate(usable) if not is_usable)
@@ -293,8 +293,8 @@ def _least(columns: Columns, goal: Goal, rows: Sequence[int]) -> Floats:
 
 
 def _is_beaten(costs: Floats, place: int) -> bool:
-    """Whether another row is as good in every respect and better in one; of equals the first
-    stays.
+    """Whether another row is at least as good in every goal and better in one, or equal and
+    earlier.
     """
     here = costs[:, place : place + 1]
     no_worse = np.all(costs <= here, axis=0)

@@ -36,7 +36,7 @@ __all__ = [
 ]  # fmt: skip
 
 MEMORY_HEIGHT = 2.8  # inches
-PANELS, PANEL_HEIGHT = 6, 1.0  # of devices whose memory differs; of more there is one chart
+PANELS, PANEL_HEIGHT = 6, 1.0  # the most memory panels; for more different devices a single chart
 
 
 def plot_gantt(trace: Trace, ax: Axes | None = None, theme: str | None = None) -> Axes:
@@ -52,7 +52,7 @@ def trace_figure(trace: Trace, theme: str | None = None) -> Figure:
     """The Gantt chart with the memory timeline under it, on one time axis; save it with
     ``figure.savefig(path)``.
 
-    Up to PANELS devices whose memory differs have a panel each; of more there is one chart.
+    Up to PANELS devices whose memory differs have a panel each; more devices share one chart.
     """
     chart, curves = trace_chart(trace), len(memory_curves(trace))
     panels = [PANEL_HEIGHT] * curves if 1 < curves <= PANELS else [MEMORY_HEIGHT]
@@ -81,7 +81,7 @@ def chart_of(report: Report) -> Gantt:
 
 
 def report_figure(report: Report, theme: str | None = None) -> Figure:
-    """The chart of a report; of a single step of a graph with its memory under it."""
+    """The chart of a report; for a single step of a graph with its memory below."""
     if not (report.training or report.pipeline or report.steady):
         return trace_figure(report.trace, theme)
     return gantt_figure(chart_of(report), theme)

@@ -2,9 +2,9 @@
 
 The chart of a pipeline has a row a rank, a colour a microbatch, a shade a kind of work: forwards
 are light, backwards full, gradients of weights dark; idle time is hatched. In the chart of a large
-model's step a row has two parts: what computes above, and below it communication that no computing
-hides, in colours of its own. Spans that are too short to be seen one by one share a pixel: the less
-of it they cover, the paler it is (``rows.coverage``).
+model's step a row has two parts: computing above, and exposed communication below in colours of its
+own. Spans that are too short to be seen one by one share a pixel: the less of it they cover, the
+paler it is (``rows.coverage``).
 
 ``chart_of`` of the package (``report/figures/__init__.py``) chooses among these charts by the
 sections of a report, and ``gantt.py`` draws them. ``commands/simulate.py`` and

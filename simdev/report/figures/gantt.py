@@ -1,8 +1,8 @@
-"""The Gantt chart: it draws the rows of spans that it is given, in the looks that it is given.
+"""The drawing of Gantt charts from rows of spans and their looks.
 
-A Gantt is plain data. ``charts`` makes those of traces, of the messages of a policy and of the
+A Gantt is plain data. ``charts`` makes the charts of traces, of the messages of a policy and of the
 microbatches of pipelines. To add a row, make a GanttRow where the chart is made (for any trace:
-``charts.trace_rows``, of the rows of ``measures.spans.timeline_rows``); to add a colour, add a
+``charts.trace_rows``, from the rows of ``measures.spans.timeline_rows``); to add a colour, add a
 Look.
 """
 
@@ -58,8 +58,8 @@ TALLEST = 14.0  # inches: rows of a higher chart are thinner
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """How spans are drawn: their colour, how far they reach from the middle of their row (-1 to 1,
-    downwards), and whether they are hatched, as what is idle.
+    """The look of spans: their colour, their top and bottom around the middle of their row (-1 to
+    1, downwards), and whether they are hatched, as idle time is.
     """
 
     colour: Colour
@@ -86,7 +86,7 @@ class Label(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Gantt:
-    """All that a chart shows from ``begin_ps`` to ``end_ps``.
+    """The content of a chart from ``begin_ps`` to ``end_ps``.
 
     ``legend`` has a look, or several colours side by side, by label. ``alarm`` makes the title red.
     ``scale`` is the title of a colour bar and its largest number (None: no bar).
@@ -236,7 +236,7 @@ def _boxes(chart: Gantt, start: Any, finish: Any, reach: tuple[float, float]) ->
 
 
 def _bands(row: GanttRow, looks: Sequence[Look]) -> Iterator[tuple[float, float, GanttRow]]:
-    """(top, bottom, what of the row is there) of the heights between which its looks reach."""
+    """(top, bottom, spans there) of the horizontal bands into which the looks divide a row."""
     reach = np.array([look.reach for look in looks]).reshape(-1, 2)
     for top, bottom in pairwise(np.unique(reach[row.look]).tolist()):
         there = (reach[row.look, 0] <= top) & (reach[row.look, 1] >= bottom)
@@ -340,8 +340,8 @@ def _draw_labels(ax: Axes, chart: Gantt, places: Sequence[float], theme: Theme) 
 
 
 def fitted(names: Sequence[str], width: float, height: float) -> tuple[str, float]:
-    """(the first of the names that fits whole into so many points, on one line or on two, its size
-    in points); no text where none does.
+    """(the first of the names that fits whole into ``width`` x ``height`` points, on one line or
+    two; its size in points); "" where none fits.
     """
     for name in names:
         for lines in _on_lines(plain(name, 80)):

@@ -1,8 +1,8 @@
-"""The rows of a chart as plain data: spans, how much of each pixel they cover, and rows that are
-alike drawn once.
+"""The rows of a chart as plain data: spans, the share of each pixel that they cover, and the
+folding of rows that look alike.
 
-Pictures paint a pixel as strong as the share of it that is covered (``coverage``), in the mean
-colour of what covers it: so the ink of a row is its busy share, however thin its spans are. The
+Pictures paint a pixel with the opacity of the share that is covered (``coverage``), in the mean
+colour of the spans there: so the ink of a row is its busy share, however thin its spans are. The
 page draws by the same rule (page/assets/bars.js).
 """
 
@@ -20,12 +20,12 @@ from numpy.typing import NDArray
 from ...nouns.taskgraph import Bools, Floats, Ints
 from ..measures.spans import apart, runs, shares_between
 
-LINK = -1  # the device of a row that belongs to none: a link
+LINK = -1  # the device of a row of a link, which belongs to no device
 MANY_ROWS = 26  # beyond, devices that do the same at the same time are drawn once, as links are
 MOST_ROWS = 100  # beyond, all queues and links share one
 SEPARATE = 8  # pixels: from this length spans are not merged
-LONG = 6  # pixels: from this length a border tells a span from the next of its look
-MOST_LINKS = 16  # rows of links; the others, those that carry for the shortest time, share one
+LONG = 6  # pixels: from this length a border separates a span from the next of its look
+MOST_LINKS = 16  # rows of links; the links that carry for the shortest time share the last row
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -86,10 +86,10 @@ class GanttRow:
 
 
 def coverage(row: GanttRow, edges: NDArray[Any]) -> tuple[Ints, Floats]:
-    """(the looks of a row; a line for each, of the shares that it covers of the parts between
+    """(the looks of a row; for each look a line with the share that it covers of each part between
     neighbouring ``edges`` in ps).
 
-    Where spans lie over each other the one that starts first counts.
+    Where spans overlap, the span that starts first counts.
     """
     order, begin, length = apart(row.start, row.finish)
     covered = row.busy[order] * (length / np.maximum(row.finish - row.start, 1)[order])
@@ -102,7 +102,9 @@ def coverage(row: GanttRow, edges: NDArray[Any]) -> tuple[Ints, Floats]:
 
 
 def long_borders(row: GanttRow, pixel_ps: float) -> NDArray[Any]:
-    """The ends of spans of LONG pixels that another one of their look follows within a pixel."""
+    """The ends of spans of LONG pixels that are followed within a pixel by a LONG span of the same
+    look.
+    """
     long = row.finish - row.start >= LONG * pixel_ps
     follows = (row.start[1:] - row.finish[:-1] < pixel_ps) & (row.look[1:] == row.look[:-1])
     ends: NDArray[Any] = row.finish[:-1][follows & long[1:] & long[:-1]]
@@ -110,8 +112,8 @@ def long_borders(row: GanttRow, pixel_ps: float) -> NDArray[Any]:
 
 
 def merge_neighbours(row: GanttRow, resolution_ps: float) -> GanttRow:
-    """The row with neighbours of one look made one span where they lie closer than
-    ``resolution_ps``; it is as busy as they are together.
+    """The row with neighbouring spans of one look merged where they are closer than
+    ``resolution_ps``; a merged span is as busy as its parts together.
 
     A merged span carries the id of its first task. Spans on and off the critical path are not
     merged.
@@ -132,11 +134,11 @@ def _merged(row: GanttRow, resolution_ps: float, kept: Bools) -> GanttRow:
 
 
 def coarse(row: GanttRow, pixel_ps: float) -> GanttRow:
-    """The row in so few spans that rows can be compared; none is marked critical.
+    """The row with few enough spans to compare rows; none is marked critical.
 
-    Neighbours of one look that less than a pixel separates are one span, unless both have SEPARATE
-    pixels; of what is shorter than a pixel, the spans that begin in one pixel are one span in the
-    look of the longest.
+    Neighbours of one look less than a pixel apart become one span, unless both have SEPARATE
+    pixels. Spans shorter than a pixel that begin in the same pixel become one span with the look of
+    the longest.
     """
     unmarked = replace(row, critical=np.zeros(len(row), np.bool_))
     merged = _merged(unmarked, pixel_ps, row.finish - row.start > SEPARATE * pixel_ps)
@@ -155,8 +157,8 @@ def coarse(row: GanttRow, pixel_ps: float) -> GanttRow:
 
 
 def critical_marks(row: GanttRow, gap_ps: float) -> tuple[Ints, Ints]:
-    """(starts, finishes) of a row's critical path; what is interrupted for less than ``gap_ps``
-    goes on.
+    """(starts, finishes) of a row's parts on the critical path, joined over gaps of less than
+    ``gap_ps``.
     """
     path = row.chosen(row.critical)
     merged = merge_neighbours(replace(path, look=np.zeros(len(path), np.int64)), gap_ps)
@@ -164,13 +166,13 @@ def critical_marks(row: GanttRow, gap_ps: float) -> tuple[Ints, Ints]:
 
 
 def folded(rows: Sequence[GanttRow], pixel_ps: float) -> tuple[GanttRow, ...]:
-    """The rows, those that show the same drawn once and named with their number.
+    """The rows, with rows that look alike drawn once and named with their number.
 
-    Rows show the same where all their spans begin and end, and are busy, within ``pixel_ps``: of
-    what is shorter, where as much is busy. Links are folded always, and so are devices that do
-    nothing; other devices, each with all its rows, where more than MANY_ROWS would stay. Of what is
-    folded the one shown has most of the critical path. Of more than MOST_LINKS links the busiest
-    keep rows of their own, and of more than MOST_ROWS rows the computing ones.
+    Rows look alike if all their spans begin, end, and are busy equally to within ``pixel_ps``;
+    shorter spans only have to be equally busy. Links and idle devices are always folded; other
+    devices, each with all its rows, only where more than MANY_ROWS rows would stay. Of folded
+    devices the one with most of the critical path is shown. Of more than MOST_LINKS links only the
+    busiest keep rows of their own, of more than MOST_ROWS rows only the computing ones.
     """
     every = [Folded(block, 1, block[0]) for block in _blocks(rows)]
     links = _fold([fold for fold in every if fold.is_link], pixel_ps)
@@ -182,7 +184,7 @@ def folded(rows: Sequence[GanttRow], pixel_ps: float) -> tuple[GanttRow, ...]:
         # The critical path (a device below LINK) stays by itself.
         beside = [fold for fold in blocks if fold.rows[0].device < LINK]
         blocks = beside + _fold([fold for fold in blocks if fold not in beside], pixel_ps)
-    # The place of each row at first.
+    # The original place of each row.
     place = {id(row): i for i, row in enumerate(rows)}
     shown = sorted((*blocks, *rest), key=lambda fold: place[id(fold.first)])
     named = [row for fold in (*shown, *_fewer(links)) for row in fold.named()]
@@ -195,8 +197,8 @@ def folded(rows: Sequence[GanttRow], pixel_ps: float) -> tuple[GanttRow, ...]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Folded:
-    """All rows of one device, or of one link, drawn for ``count`` that are alike; ``first`` is the
-    first row of the first of them.
+    """All rows of a device or a link, drawn for ``count`` devices or links that look alike;
+    ``first`` is the first row of the first of these.
     """
 
     rows: tuple[GanttRow, ...]
@@ -205,21 +207,21 @@ class Folded:
 
     @property
     def is_link(self) -> bool:
-        """Whether it is a link."""
+        """Whether the rows belong to a link."""
         return self.rows[0].device == LINK
 
     @property
     def spans(self) -> int:
-        """How many spans its rows have."""
+        """The number of spans of the rows."""
         return sum(map(len, self.rows))
 
     @property
     def critical(self) -> int:
-        """How many of them are on the critical path."""
+        """The number of spans on the critical path."""
         return sum(int(row.critical.sum()) for row in self.rows)
 
     def named(self) -> tuple[GanttRow, ...]:
-        """The rows, named with the number of those that are alike."""
+        """The rows, with the number of devices or links that look alike in their names."""
         if self.count == 1:
             return self.rows
         return tuple(replace(row, name=f"{row.name} ({self.count} alike)") for row in self.rows)
@@ -234,7 +236,7 @@ def _blocks(rows: Sequence[GanttRow]) -> Iterator[tuple[GanttRow, ...]]:
 
 
 def _fold(blocks: Sequence[Folded], pixel_ps: float) -> list[Folded]:
-    """The blocks with alike ones folded into one, in the order of the first of each."""
+    """The blocks, with blocks that look alike folded into one, in the order of their first."""
     groups: list[tuple[Sequence[GanttRow], list[Folded]]] = []
     by_shape = defaultdict[object, list[tuple[Sequence[GanttRow], list[Folded]]]](list)
     for block in blocks:
@@ -276,7 +278,7 @@ def _fewer(links: Sequence[Folded]) -> Sequence[Folded]:
 
 
 def together(rows: Sequence[GanttRow], name: str) -> GanttRow:
-    """When any of the rows shows something, a span in the look of the one that began first."""
+    """A row with a span wherever a row has one, in the look of the span that began first."""
     columns = zip(*((*row.columns, row.critical) for row in rows), strict=True)
     tasks, start, finish, look, critical = map(np.concatenate, columns)
     order, begin, length = apart(start, finish)

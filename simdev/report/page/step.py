@@ -1,8 +1,8 @@
-"""The pages of one step and of two side by side, as data: headline, pictures and tables, ready for
-JSON; and the step that a file is about. Of two steps, parts are matched by their names.
+"""The data of the pages of one step and of two side by side: headline, pictures and tables, ready
+for JSON; and the step of a file. Parts of two steps are matched by their names.
 
-``commands`` (report, compare and the explorer) asks it; the scripts in ``assets/`` draw what it
-gives, so a key that is added here has to be read there (``step.js``, ``pages.js``).
+``commands`` (report, compare and the explorer) use it; the scripts in ``assets/`` draw the data, so
+a new key here has to be read there (``step.js``, ``pages.js``).
 """
 
 from __future__ import annotations
@@ -36,26 +36,28 @@ from ..whatif import FACTOR, RESOURCE, WhatIf
 from .ops import ROWS_SHOWN, a_step, op_tables, step_tasks, time_table
 from .timeline import timeline
 
-# What a page answers, in a line: which model on which devices, spread how.
+# The question of a page in a line: the model, the devices, and the strategy.
 
 MAKERS = ("NVIDIA ", "AMD ", "Intel ", "GeForce ", "Tesla ")
-"""Words of datasheets that nobody needs to know a device by."""
+"""Words of datasheets that are left out of the names of devices."""
 
 
 def question_of(scenario: Scenario, report: Report, strategy: Any = None) -> str:
-    """The question of a scenario; ``strategy`` is what its file says of it (a path names it)."""
+    """The question of a scenario; ``strategy`` is its strategy as written in its file, whose path
+    serves as a name.
+    """
     name = scenario.graph.name or "a graph"
     return f"{name} on {_devices(scenario)}, {_spread(scenario, report, strategy)}"
 
 
 def answered(question: str, report: Report) -> str:
-    """The title of a page: the question, how long the step takes, and whether it fits."""
+    """The title of a page: the question, the step time, and whether the step fits."""
     verdict = "fits" if report.feasible else "does not fit"
     return f"{question}: {format_seconds(report.seconds)}, {verdict}"
 
 
 def _devices(scenario: Scenario) -> str:
-    """How many of which; those of hosts only where nothing else computes."""
+    """The devices that compute, counted by kind; hosts only where nothing else computes."""
     names = {spec.kind: _short(spec.name or spec.kind) for spec in scenario.costs.specs}
     devices = [device for device in scenario.cluster.devices if device.runs_ops]
     chosen = [device for device in devices if not device.is_host] or devices
@@ -67,14 +69,14 @@ def _devices(scenario: Scenario) -> str:
 
 
 def _short(name: str) -> str:
-    name = name.partition(",")[0]  # how it was measured comes after it
+    name = name.partition(",")[0]  # the way it was measured comes after the comma
     for word in MAKERS:
         name = name.removeprefix(word)
     return name
 
 
 def _spread(scenario: Scenario, report: Report, written: Any) -> str:
-    """How the step is spread: by the name of its strategy, its degrees, or where its ops are."""
+    """The spread of the step in words: the name of its strategy, its degrees, or its placement."""
     strategy = scenario.strategy
     if strategy.pipeline is not None:
         return _degrees(strategy.pipeline, isinstance(scenario.graph, Graph))
@@ -104,17 +106,17 @@ RESOURCES_NOTE = (
     "smallest time; measured rows of ops follow their datasheets. A gain of 0.0% is no change: "
     "nothing waits for it."
 )
-BINS = 40  # of a histogram
-ROWS = 2_000  # of a table that has a row an op
+BINS = 40  # bins of a histogram
+ROWS = 2_000  # the most rows of a table with a row for each op
 
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """One step to report on: its name, what its trace means, and where it comes from.
+    """A step to report on: its name, its report, and its scenario.
 
-    ``scenario`` is None for a saved run, and ``kinds``, the kinds of the ops by name, are None for
-    that and for a large model. ``violations`` counts what the checker objects to in a saved run.
-    ``strategy`` is what the scenario's file says of it.
+    ``scenario`` is None for a saved run; ``kinds``, the kinds of the ops by name, is None for a
+    saved run and for a large model. ``violations`` counts the checker's findings in a saved run.
+    ``strategy`` is the strategy as written in the scenario's file.
     """
 
     name: str
@@ -126,7 +128,7 @@ class Subject:
 
     @property
     def title(self) -> str:
-        """The question with its answer; of a saved run, which tells none, its name."""
+        """The question with its answer; for a saved run its name in place of the question."""
         question = self.name
         if self.scenario is not None:
             question = question_of(self.scenario, self.report, self.strategy)
@@ -141,14 +143,14 @@ def read_subject(
     seed: int = 0,
     watch: Watch = lambda parts: parts,
 ) -> Subject:
-    """The step of a file: a saved run as it is, a scenario simulated now; ``price`` takes the place
-    of that of the scenario (None: that counts). ``value`` is what the file holds, where it was read
-    already; ``draws``, ``seed`` and ``watch`` are those of ``report.run``. Raises SimdevError.
+    """The step of a file: a saved run unchanged, a scenario simulated now. ``price`` overrides the
+    scenario's unless it is None. ``value`` is the content of the file if it was read already;
+    ``draws``, ``seed`` and ``watch`` are as in ``report.run``. Raises SimdevError.
     """
     value = read_json(path) if value is None else value
     name = label(path) if path == "-" else os.path.basename(path)
     is_run = isinstance(value, Mapping) and "spans" in value and "tasks" in value
-    # What is wrong with a file that is read by its path names the file already.
+    # Errors of a file that is read by its path already name the file.
     scenario = None if is_run or path == "-" else load_scenario(path)
     try:
         if is_run and draws:
@@ -177,10 +179,8 @@ def simulated(
     seed: int = 0,
     watch: Watch = lambda parts: parts,
 ) -> Subject:
-    """The step of a scenario, simulated now; with draws as ``report.run`` makes them. Raises
-    SimdevError.
-    """
-    # Prepared once: the kinds of the ops are asked for after the step was lowered.
+    """The step of a scenario, simulated now; draws as in ``report.run``. Raises SimdevError."""
+    # Prepared once, for the step and for the kinds of its ops below.
     prepared = prepare(scenario) if isinstance(scenario.graph, Graph) else None
     report = analyze(drawn(scenario, prepared, draws, seed, watch))
     if prepared is None:
@@ -190,8 +190,8 @@ def simulated(
 
 
 def run_data(subject: Subject, gains: Sequence[WhatIf] = (), tables: bool = True) -> Json:
-    """All that the page of one step shows; its ``sheets`` are None without ``tables``, which are
-    half of the work.
+    """The data of the page of one step; its ``sheets`` are None without ``tables``, which are half
+    of the work.
     """
     report = subject.report
     sheets = [*_what_if_tables(subject, gains), *report.tables()] if tables else None
@@ -203,7 +203,7 @@ def run_data(subject: Subject, gains: Sequence[WhatIf] = (), tables: bool = True
         "headline": headline(report),
         "facts": [list(fact) for fact in report.facts()],
         "notes": list(notes(subject)),
-        # Of several steps the report's path is that of one of them.
+        # Of several steps the report's path covers only the window, so the timeline finds its own.
         "timeline": timeline(report.trace, report.critical_path if report.steady is None else None),
         "draws": None if report.draws is None else histogram(report.draws),
         "blame": [[blame, ps] for blame, ps in report.blame.items()],
@@ -213,7 +213,7 @@ def run_data(subject: Subject, gains: Sequence[WhatIf] = (), tables: bool = True
 
 
 def tables_json(tables: Sequence[Table]) -> list[Json]:
-    """The tables with any rows, as the page takes them."""
+    """The tables that have rows, in the form that the page reads."""
     return [table.to_json(ROWS) for table in tables if table.rows]
 
 
@@ -241,8 +241,8 @@ def notes(subject: Subject) -> Iterator[str]:
 
 
 def _what_if_tables(subject: Subject, gains: Sequence[WhatIf]) -> Iterator[Table]:
-    """The tables of what-ifs; of a large model the resources of its machines come first, for one
-    can buy them.
+    """The tables of what-ifs. For a large model the resources of its machines come first, since
+    faster ones can be bought.
     """
     resources = [case for case in gains if case.kind == RESOURCE]
     rows = tuple((_resource(subject, case.name), case.step_ps, case.gain) for case in resources)
@@ -294,7 +294,7 @@ TASKS = 500  # the tasks whose times changed most
 
 
 def compare_data(first: Subject, second: Subject) -> Json:
-    """All that the page of two steps shows."""
+    """The data of the page of two steps."""
     subjects = {"A": first, "B": second}
     reports = [subject.report for subject in subjects.values()]
     return {
@@ -316,7 +316,7 @@ def compare_data(first: Subject, second: Subject) -> Json:
 
 
 def verdict(first: Subject, second: Subject) -> str:
-    """Which of the two is faster, and by how much."""
+    """A sentence on which of the two is faster, and by how much."""
     before, after = first.report.step_ps, second.report.step_ps
     a, b = f"A ({first.name})", f"B ({second.name})"
     if before == after:
@@ -333,8 +333,8 @@ def verdict(first: Subject, second: Subject) -> str:
 
 
 def reasons(first: Report, second: Report) -> Iterator[str]:
-    """How sure the verdict is, where both were drawn; and why one of two large models' steps takes
-    longer.
+    """Sentences on the certainty of the verdict, where both have draws, and on why one of two large
+    models' steps takes longer.
     """
     if first.draws is not None and second.draws is not None:
         yield rivalry(first.draws, second.draws)
@@ -347,8 +347,8 @@ def reasons(first: Report, second: Report) -> Iterator[str]:
 
 
 def rivalry(first: Draws, second: Draws, a: str = "A", b: str = "B") -> str:
-    """The share of draws in which each is faster, and by how much; both with common random
-    numbers. ``a`` and ``b`` are the names of both.
+    """A sentence on the share of draws in which each step is faster, and by how much, with common
+    random numbers. ``a`` and ``b`` are the names of the steps.
     """
     share = wins(first.step_ps, second.step_ps)
     low, middle, high = map(_added, percentiles(second.step_ps - first.step_ps))
@@ -360,7 +360,7 @@ def rivalry(first: Draws, second: Draws, a: str = "A", b: str = "B") -> str:
 
 
 def histogram(draws: Draws, less: Draws | None = None) -> Json:
-    """The step times of draws in BINS of equal width, for a picture; those of ``less`` taken away.
+    """The step times of draws (minus those of ``less``) in BINS of equal width, for a picture.
 
     Times are in ps, the percentiles those of PERCENTS.
     """
@@ -422,7 +422,7 @@ def compare_tables(a: Subject, b: Subject) -> Iterator[Table]:
 
 
 def _step_table(first: Report, second: Report) -> Table:
-    """The step as a whole; its rows have several units, so numbers are written as texts."""
+    """The table of the step as a whole; rows have different units, so numbers become texts."""
 
     def figures(report: Report) -> list[tuple[str, float, str]]:
         peak = max((memory.peak for memory in report.memories), default=0)
@@ -452,7 +452,7 @@ def _step_table(first: Report, second: Report) -> Table:
 
 
 def _training_figures(report: Report) -> Iterator[tuple[str, float, str]]:
-    """Figures of a large model's step alone."""
+    """(name, value, text) of figures that only a large model's step has."""
     training = report.training
     if training is not None:
         for name, share in (("MFU", training.mfu), ("HFU", training.hfu)):
@@ -481,7 +481,7 @@ def _pair_table(
 
 
 def _by_kind(report: Report) -> Mapping[str, int]:
-    """The time of one step's tasks in ps by kind, on all devices that are alike."""
+    """The time of one step's tasks in ps by kind, with all devices that were not simulated."""
     rows, trace = a_step(report), report.trace
     times = Counter[str]()
     moves = transfer_mask(trace.task_graph)[rows].tolist()
@@ -494,8 +494,8 @@ def _by_kind(report: Report) -> Mapping[str, int]:
 
 
 def _task_table(first: Report, second: Report) -> Table:
-    """The tasks of both steps whose time, start or place changed, the largest changes of time
-    first.
+    """The table of tasks of both steps whose time, start or device changed, the largest changes of
+    time first.
     """
     a, b = step_tasks(first), step_tasks(second)
     both = [(name, *a[name], *b[name]) for name in a if name in b and a[name] != b[name]]
@@ -503,7 +503,7 @@ def _task_table(first: Report, second: Report) -> Table:
         (name, here, there, length, long, long - length, start, late, late - start)
         for name, here, start, length, there, late, long in both
     ]
-    # Much later matters less than much longer: lateness is inherited from what came before.
+    # A later start matters less than a longer time, for it is inherited from earlier tasks.
     rows.sort(key=lambda row: (-abs(row[5]), -abs(row[8])))
     columns = {"task": TEXT, "on A": TEXT, "on B": TEXT} | dict.fromkeys(
         ("time A", "time B", "added", "start A", "start B", "later by"), TIME

@@ -1,10 +1,10 @@
-"""The pictures of a page as plain data: spans by row, memory over time, how busy everything is.
+"""The pictures of a page as plain data: spans by row, memory over time, and busy shares.
 
 Times are ps from the begin of the step. A trace of very many spans is made coarser, so that a page
-stays small enough to open: neighbours in a row become one span, and of the memory levels of a
-moment the highest is kept.
+stays small enough to open: neighbours in a row become one span, and of neighbouring memory levels
+the highest is kept.
 
-``step`` puts it on pages of one step and of two. Rows and colours are those of
+``step`` puts them on pages of one step and of two. Rows and colours come from
 ``figures/charts.trace_rows``; the scripts ``assets/gantt.js``, ``bars.js`` and ``charts.js`` read
 its keys.
 """
@@ -34,16 +34,16 @@ from ..measures.usage import carriers
 from ..table import Json
 
 MOST_SPANS = 100_000
-MOST_LEVELS = 4_000  # of one device's memory
-MOST_PANELS, FULLEST = 8, 3  # devices whose memory is drawn by itself; beyond, those of the fullest
-BINS = 400  # of the step, for the load
+MOST_LEVELS = 4_000  # levels of one device's memory
+MOST_PANELS, FULLEST = 8, 3  # devices with a memory panel each; of more devices, the 3 fullest
+BINS = 400  # parts of the step, for the load
 MOST_EDGES = 400_000
-FOLDED_LINKS, FOLDED_LANES = 12, 3  # from so many beside the first on they are folded
+FOLDED_LINKS, FOLDED_LANES = 12, 3  # the fewest rows beside the first that are folded
 
 
 def timeline(trace: Trace, path: Sequence[Segment] | None = None) -> Json:
-    """The Gantt chart: tasks as columns, rows that name them, the critical path (``path``, where it
-    is at hand); beside it memory and load.
+    """The data of the Gantt chart (columns of tasks, rows, and the critical path, which is
+    ``path`` if given), of memory and of load.
     """
     rows, colours = trace_rows(trace, path)
     rows = _once(rows)
@@ -51,7 +51,7 @@ def timeline(trace: Trace, path: Sequence[Segment] | None = None) -> Json:
     merged = sum(map(len, rows)) > MOST_SPANS
     if merged:
         resolution = trace.end_ps * len(rows) / MOST_SPANS
-        # Only whole spans say when several rows do something at once.
+        # Folds are made from whole spans, before these are merged.
         for fold in folds:
             members = rows[fold["first"] : fold["first"] + fold["count"]]
             fold["row"] = merge_neighbours(together(members, fold["name"]), resolution)
@@ -60,7 +60,7 @@ def timeline(trace: Trace, path: Sequence[Segment] | None = None) -> Json:
     used = np.unique(np.concatenate([row.tasks for row in every])).astype(np.int64)
     place = np.zeros(len(trace.start), np.int64)
     place[used] = np.arange(len(used))
-    # Where a span is of several tasks the page cannot tell what each of them waits for.
+    # Where a span covers several tasks, the page cannot show what each of them waits for.
     whole = len(used) == len(place)
     shown = np.flatnonzero(shown_devices(trace.task_graph)).tolist()
     return {
@@ -89,8 +89,8 @@ def _tasks(trace: Trace, used: Ints) -> Json:
 
 
 def _row(row: GanttRow, place: Ints, timed: bool) -> Json:
-    """A row as a page takes it: ``start`` and ``length`` only where spans differ from their tasks,
-    ``busy`` (ps) where spans were merged.
+    """A row in the form that the page reads: with ``start`` and ``length`` only where spans differ
+    from their tasks, and ``busy`` (ps) where spans were merged.
     """
     columns: Json = {"name": row.name, "device": row.device, "computes": row.computes}
     columns |= {"tasks": place[row.tasks].tolist(), "kind": row.look.tolist()}
@@ -105,7 +105,7 @@ def _folded_row(fold: Json, place: Ints) -> Json:
 
 
 def _once(rows: Sequence[GanttRow]) -> tuple[GanttRow, ...]:
-    """The rows; of links that carry the same at the same time only the first."""
+    """The rows, with only the first of links that carry the same tasks."""
     alike: dict[object, list[int]] = {}
     for number, row in enumerate(rows):
         key = row.tasks.tobytes() if row.device == LINK else number
@@ -119,8 +119,8 @@ def _once(rows: Sequence[GanttRow]) -> tuple[GanttRow, ...]:
 
 
 def _folds(rows: Sequence[GanttRow], trace: Trace) -> Iterator[Json]:
-    """Neighbours that are shown as one row until a reader unfolds them: ``first``, ``count`` and a
-    name for all. They are the lanes of one device beyond the first, and many links.
+    """Neighbouring rows that are shown as one row until a reader unfolds them: ``first``, ``count``
+    and a name for all. They are the lanes of one device after the first, and many links.
     """
     held = np.diff(trace.task_graph.tasks.resources.ptr)
 
@@ -141,9 +141,7 @@ def _folds(rows: Sequence[GanttRow], trace: Trace) -> Iterator[Json]:
 
 
 def _before(trace: Trace) -> Json | None:
-    """The tasks that each task waits for, as lists one after another; None where there are too
-    many.
-    """
+    """The tasks that each task waits for, as concatenated lists; None where there are too many."""
     rows = trace.task_graph.predecessors
     if len(rows.ids) > MOST_EDGES:
         return None
@@ -151,7 +149,7 @@ def _before(trace: Trace) -> Json | None:
 
 
 def _memories(memories: Sequence[DeviceMemory], step_ps: int) -> Json:
-    """Panels of the devices that hold anything; of many the fullest, and the range of all."""
+    """Panels of the devices that hold memory; of many devices the fullest and the range of all."""
     held = [memory for memory in memories if memory.peak]
     if len(held) <= MOST_PANELS:
         return {"panels": [_panel(memory) for memory in held], "range": None}
@@ -187,9 +185,7 @@ def _range(memories: Sequence[DeviceMemory], step_ps: int) -> Json:
 
 
 def coarser(time: Ints, level: Ints, most: int) -> tuple[Ints, Ints]:
-    """At most ``most`` levels; of neighbours that become one the highest is kept, so that peaks
-    stay.
-    """
+    """At most ``most`` levels; merged neighbours keep the highest level, so that peaks stay."""
     if len(time) <= most:
         return time, level
     first = np.linspace(0, len(time), most // 2 + 1).astype(np.int64)[:-1]
@@ -202,8 +198,8 @@ def coarser(time: Ints, level: Ints, most: int) -> tuple[Ints, Ints]:
 
 
 def _load(trace: Trace) -> Iterator[Json]:
-    """For each device that computes and each queue or link that carries: the share of each bin in
-    which it is busy.
+    """The busy percentage in each of BINS parts of the step, for each device that computes and each
+    queue or link that carries.
     """
     graph, spans = trace.task_graph, list[tuple[str, Ints, Ints]]()
     for name, tasks in zip(graph.devices, computing(graph), strict=True):
