@@ -278,9 +278,7 @@ def _alike(
     key: Callable[[Member], object],
     title: Callable[[Member, int], str],
 ) -> tuple[Alike[Member], ...]:
-    """The classes of members with equal keys. A class is named by its kind where no other class has
-    the same kind.
-    """
+    """The classes of members with equal keys, named by their kind where one class alone has it."""
     groups: defaultdict[object, list[int]] = defaultdict(list)
     for row, member in members.items():
         groups[key(member)].append(row)
@@ -294,9 +292,7 @@ def _alike(
 
 
 def link_classes(cluster: Cluster) -> tuple[Alike[Link], ...]:
-    """The classes of links with equal kind, bandwidth, latency, gap, duplex and treatment of
-    latency.
-    """
+    """The classes of links with equal quantities, kind, duplex and treatment of latency."""
 
     def title(link: Link, count: int) -> str:
         others = f" and {count - 1} more" if count > 1 else ""
