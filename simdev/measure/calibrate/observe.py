@@ -264,9 +264,7 @@ Member = TypeVar("Member", Device, Link)
 
 @dataclass(frozen=True, slots=True)
 class Alike(Generic[Member]):
-    """A class of devices or links with equal numbers: their ``rows`` in the cluster, and the first
-    ``member``.
-    """
+    """Devices or links with equal numbers: their ``rows`` in the cluster, and the first of them."""
 
     name: str
     member: Member
@@ -278,9 +276,7 @@ def _alike(
     key: Callable[[Member], object],
     title: Callable[[Member, int], str],
 ) -> tuple[Alike[Member], ...]:
-    """The classes of members with equal keys. A class is named by its kind where no other class has
-    the same kind.
-    """
+    """The classes of members with equal keys, each named by its kind where that is unique."""
     groups: defaultdict[object, list[int]] = defaultdict(list)
     for row, member in members.items():
         groups[key(member)].append(row)
@@ -294,9 +290,7 @@ def _alike(
 
 
 def link_classes(cluster: Cluster) -> tuple[Alike[Link], ...]:
-    """The classes of links with equal kind, bandwidth, latency, gap, duplex and treatment of
-    latency.
-    """
+    """The classes of links that are equal in kind, bandwidth, latency, gap, duplex and hold."""
 
     def title(link: Link, count: int) -> str:
         others = f" and {count - 1} more" if count > 1 else ""
@@ -504,8 +498,7 @@ def waits(scene: Scene, beliefs: Beliefs) -> tuple[Waits, Waits]:
             cause = _cause(scene, beliefs, before, ends, task)
             if cause is not None:
                 other, is_gap = cause
-                # The error of an assumed end is proportional to its duration; the error of a
-                # measured end is the clock's.
+                # The error of an assumed end is its duration's, of a measured end the clock
                 scale = max(float(beliefs.duration[other]), 1.0) if believed else 1.0
                 (gaps if is_gap else lags).append((other, float(start[task] - ends[other]), scale))
     return _waits(gaps, believed), _waits(lags, believed)
