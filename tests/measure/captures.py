@@ -1,4 +1,4 @@
-"""Small training steps, captured and measured: shapes and keys, never times."""
+"""Small training steps to capture and measure; tests check shapes and keys, never times."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from simdev.nouns.graph import Graph, Op, Tensor  # noqa: E402
 
 
 def profile_model(name: str, batch: int | None = None, **options: Any) -> tuple[Path, Path]:
-    """The paths of the graph and the profile of a model that is measured in a single batch."""
+    """Measures a model at a single batch size; returns the paths of its graph and its profile."""
     graphs, profile = profile_batches(name, None if batch is None else [batch], **options)
     return graphs[0], profile
 

@@ -498,7 +498,7 @@ def waits(scene: Scene, beliefs: Beliefs) -> tuple[Waits, Waits]:
             cause = _cause(scene, beliefs, before, ends, task)
             if cause is not None:
                 other, is_gap = cause
-                # The error of an assumed end is its duration's, of a measured end the clock
+                # An assumed end errs as much as its duration, a measured end as the clock.
                 scale = max(float(beliefs.duration[other]), 1.0) if believed else 1.0
                 (gaps if is_gap else lags).append((other, float(start[task] - ends[other]), scale))
     return _waits(gaps, believed), _waits(lags, believed)
