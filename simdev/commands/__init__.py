@@ -1,12 +1,13 @@
 """The command line: one verb a module.
 
-A module's HELP, DESCRIPTION, OPTIONS (and GROUPS of options, EPILOG, a text or a function that
-makes it) make the parser of its verb, ``run`` runs it. Data goes to stdout, talk to stderr.
+The parser of a verb is made from its module's HELP, DESCRIPTION, OPTIONS (and GROUPS of options,
+and EPILOG, a text or a function that returns it); ``run`` runs the verb. Data goes to stdout,
+messages to stderr.
 
 Exit codes: 0 done; 1 ran, but the step does not fit; 2 bad input or usage; 3 a failed check; 130
-interrupted; 141 the reader of stdout went away; 143 ended by SIGTERM. Modules import what they need
-when they run, so that ``--help`` is quick. A new verb is a row of VERBS; where it takes names of
-something, also of ``completion.NAMES``.
+interrupted; 141 the reader of stdout went away; 143 ended by SIGTERM. Modules import their needs
+only when they run, so that ``--help`` is quick. A new verb is a row of VERBS; if it has an argument
+that takes names, also a row of ``completion.NAMES``.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ VERBS = (
 
 
 class _Parser(argparse.ArgumentParser):
-    """A parser whose problems are one line, whatever the arguments hold and however long."""
+    """A parser whose errors are one bounded line, whatever the arguments hold."""
 
     def error(self, message: str) -> NoReturn:
         super().error(one_line(message))
@@ -67,7 +68,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def epilog_of(command: argparse.ArgumentParser) -> str | None:
-    """The text below the options in ``--help``, made now where a function makes it."""
+    """The text below the options in ``--help``; a function that makes it is called now."""
     epilog: Any = command.epilog
     return cast("str | None", epilog() if callable(epilog) else epilog)
 
@@ -135,8 +136,7 @@ def _run(arguments: Sequence[str] | None) -> int:
     except MemoryError:
         return _fail("simdev itself ran out of memory", BAD_INPUT)
     except OSError as error:
-        # What cannot be read is an InputError by now: this is a full disk, or a stdout that takes
-        # no more.
+        # Errors of reading are InputErrors by now, so this is a full disk or a closed stdout.
         _drop_stdout()
         return _fail(f"cannot write: {reason_of(error)}", BAD_INPUT)
     except Exception:
@@ -150,14 +150,16 @@ def _code_of(options: argparse.Namespace) -> int:
     try:
         return int(options.run(options))
     except SystemExit as stop:
-        # Wrong usage has a code, but a model or a script of the user may call ``sys.exit()``.
+        # Wrong usage has a code; without one, a model or script of the user called ``sys.exit()``.
         if stop.code:
             raise
         return _fail("code that was measured or captured ended the program early", BAD_INPUT)
 
 
 def _apart(arguments: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
-    """(The arguments for simdev, those behind ``--``) of a verb that passes these on."""
+    """(arguments of simdev, arguments after ``--``); the second only for a verb that passes them
+    on to a script.
+    """
     verb = next((v for v in VERBS if arguments[:1] == [_name(v)]), None)
     if "--" not in arguments or not getattr(verb, "PASSES_ON", False):
         return arguments, ()
@@ -172,7 +174,7 @@ def _name(verb: ModuleType) -> str:
 def _unrecognized(
     arguments: Sequence[str], command: argparse.ArgumentParser, passes_on: bool
 ) -> str:
-    """The message for arguments that a verb does not know, with the option written most alike."""
+    """The message for arguments that a verb does not know, with the most similar option."""
     flags = [flag for action in command._actions for flag in action.option_strings]
     hints = (
         f"; did you mean {close[0]}?"
@@ -185,8 +187,8 @@ def _unrecognized(
 
 @contextmanager
 def _safe_streams() -> Iterator[None]:
-    """Names may hold what steers a terminal, or what its encoding has no sign for, and a stream may
-    have been closed (``>&-``).
+    """Makes stdout and stderr safe in the block: characters that would steer a terminal, or that
+    its encoding lacks, are escaped, and a closed stream (``>&-``) is replaced.
     """
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
@@ -203,7 +205,7 @@ def _safe_streams() -> Iterator[None]:
 
 
 def _drop_stdout() -> None:
-    """Python flushes stdout once more at exit; where stdout takes no more, let that go nowhere."""
+    """Redirects a broken stdout to nowhere, since Python flushes it once more at exit."""
     try:
         sys.stdout.flush()
     except OSError:

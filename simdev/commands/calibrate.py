@@ -1,7 +1,7 @@
-"""``simdev calibrate SCENARIO TRACE``: fit a scenario's numbers to a measured trace, what its host
-needs to a measured step, or the host times of a large model to measured steps.
+"""``simdev calibrate SCENARIO TRACE``: fit a scenario's numbers to a measured trace, its host's
+times to a measured step, or the host times of a large model to measured steps.
 
-The fits are in ``measure/calibrate``; a new thing to fit is a parameter there and a word of
+The fits are in ``measure/calibrate``; a new number to fit is a parameter there and a word of
 ``--fit`` here.
 """
 
@@ -58,7 +58,7 @@ def run(args: Namespace) -> int:
     with output_files(args, outputs, [(args.trace, noun)]) as out:
         fit, text, write = fitted(args)
         with printed_first(json_text(fit.to_json()) if args.json else text(fit)):
-            # The scenario's files are named relative to where it is in the end.
+            # Paths in the scenario are relative to its final place, not to the temporary file.
             if "output" in out:
                 write(fit, args.file, out["output"], args.output)
             if "save_cluster" in out:
@@ -69,11 +69,13 @@ def run(args: Namespace) -> int:
 
 
 Fitted = tuple[Any, Callable[[Any], str], Callable[[Any, str, str, str], object]]
-"""A fit, and the functions that tell it in words and write the scenario with it."""
+"""A fit, a function that describes it, and a function that writes the scenario with it."""
 
 
 def _chosen(args: Namespace) -> tuple[Callable[[Namespace], Fitted], str]:
-    """The function that fits what is wanted, and the noun of what it fits to. Raises InputError."""
+    """The function that makes the fit of ``--fit``, and a noun for the measurement that it is
+    fitted to. Raises InputError.
+    """
     if args.fit == HOST:
         return _of_host, "the host's times"
     if args.fit is not None and HOST in str(args.fit).split(","):

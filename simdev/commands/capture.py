@@ -1,6 +1,6 @@
 """``simdev capture SCRIPT --cluster NAME``: the step of a distributed PyTorch script.
 
-The script is captured in ``measure/ranks``; ``report/advice.py`` tells what changes would bring.
+``measure/ranks`` captures the script; ``report/advice.py`` simulates changes.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def run(args: Namespace) -> int:
         raise InputError("--compare-all: finds the ranks to capture, which --rank names")
     if args.tokens is not None and args.tokens < 1:
         raise InputError(f"--tokens: must be at least 1, got {args.tokens}")
-    # Each is read before the ranks are captured, which takes longer.
+    # Profiles are read first, so that errors show before the slow capture.
     for path in args.profile or ():
         read_profile(path)
     inputs = [(args.script, "the script")]
@@ -105,7 +105,7 @@ def _single(args: Namespace, world: int | None, place: str | None) -> int:
     provenance = document["provenance"]
     tell(*provenance["notes"])
     report = _report(document)
-    # Each of the settings is captured anew.
+    # The script is captured anew under each setting.
     changed = {text: _report(_document(args, world, settings[text])) for text in settings}
     steps = {f"{text}, captured anew": changed[text].step_ps for text in settings}
     advice = () if args.no_advice else _advice(report)
@@ -119,8 +119,8 @@ def _single(args: Namespace, world: int | None, place: str | None) -> int:
 def _document(
     args: Namespace, world: int | None, settings: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """The scenario of the script in a world of so many ranks, with other settings of its wrappers.
-    Raises InputError.
+    """The scenario of the script with ``world`` ranks and other settings of its wrappers. Raises
+    InputError.
     """
     from ..measure import capture_ranks
 
@@ -178,7 +178,7 @@ def _answer(
 
 
 def _peaks(report: Report) -> str:
-    """The largest peak of a device, and what PyTorch's allocator reserves where it is replayed."""
+    """The largest peak of a device, and the bytes reserved by PyTorch's allocator, if replayed."""
     from ..report.measures.footprint import Footprint
 
     used = f"Largest peak: {format_bytes(max(memory.peak for memory in report.memories))}"
@@ -190,14 +190,14 @@ def _peaks(report: Report) -> str:
 
 
 def _ranks(provenance: Mapping[str, Any]) -> dict[str, Any]:
-    """The ranks that were captured, those compared with them, and how many were never run."""
+    """The captured ranks, the ranks compared with them, and the number of ranks never run."""
     ranks, compared = provenance["ranks"], provenance["compared"]
     assumed = provenance["world"] - len(ranks) - len(compared)
     return {"captured": ranks, "compared": compared, "assumed": assumed}
 
 
 def _standing(provenance: Mapping[str, Any]) -> Iterator[str]:
-    """Which ranks stand for others, and how far that was looked at."""
+    """A sentence on the ranks that stand for others, and on the ranks compared with them."""
     ranks, compared, assumed = _ranks(provenance).values()
     world = provenance["world"]
     if len(ranks) == world:
@@ -216,14 +216,14 @@ def _listed(ranks: Sequence[int]) -> str:
 
 
 def _text(document: Mapping[str, Any], folder: str) -> str:
-    """The scenario as its file in this folder."""
+    """The text of the scenario's file in this folder."""
     from ..files.scenario import moved
 
     return json_text(moved(document, "", folder)) + "\n"
 
 
 def _sweep(args: Namespace, worlds: Sequence[int]) -> int:
-    """A row a world, each captured anew."""
+    """Captures the script in each world and prints a table, a row a world."""
     from ..report.table import BYTES, COUNT, SHARE, TEXT, TIME, Table, table_text
 
     reports, rows, ranks = [], [], []

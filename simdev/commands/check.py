@@ -28,7 +28,7 @@ def run(args: argparse.Namespace) -> int:
     from ..files import read_run
 
     saved = read_run(args.file)
-    # What the file says of itself is judged too, not only the spans.
+    # The claims of the file are judged too, not only the spans.
     violations = check(saved.task_graph, saved.trace, Claim(**saved.claims))
     tasks, count = len(saved.task_graph.tasks), len(violations)
     if args.json:

@@ -1,8 +1,8 @@
-"""``simdev clusters [NAME]``: the machines shipped as presets, and one of them in detail or as a
+"""``simdev clusters [NAME]``: the clusters shipped as presets, or one of them in detail or as a
 picture.
 
-Presets are read by ``files/cluster.py``, the picture is ``report/figures/cluster.py``; the tables
-of the documentation take ``preset_rows`` and ``device_rows``.
+``files/cluster.py`` reads presets, ``report/figures/cluster.py`` makes the picture; the tables of
+the documentation use ``preset_rows`` and ``device_rows``.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def preset_rows() -> list[Line]:
     rows: list[Line] = []
     for name in preset_names():
         fields = preset_fields(name)
-        # A single node is described, for the others are like it; the default tells how many.
+        # A single node is described, for all are equal; the default cluster has their number.
         nodes = 1 + max(device.node for device in read_preset(name).devices if device.runs_ops)
         cluster = read_preset(name, 1)
         devices = [device for device in cluster.devices if device.runs_ops]
@@ -135,7 +135,7 @@ def _listed(args: Namespace) -> str:
 def _cluster(args: Namespace) -> Cluster:
     from ..files import preset_names, read_cluster, read_preset
 
-    # A file of a preset's name goes before the preset, as in a scenario.
+    # A file with a preset's name is preferred to the preset, as in a scenario.
     is_file = os.path.exists(args.name) or args.name == "-"
     if args.name in preset_names() and not is_file:
         return read_preset(args.name, args.nodes, gpus=args.gpus, network=args.network)
@@ -182,8 +182,8 @@ def _description(cluster: Cluster) -> str:
 
 
 def _collectives(name: str) -> Iterator[Line]:
-    """A row a table: its least time, bus bandwidths, and its error on measured sizes that it does
-    not hold.
+    """The tables of a collection, a row each: least time, bus bandwidths, and the error on measured
+    sizes that are left out of the table.
     """
     from ..costs.collectives import bus_bandwidth
     from ..files.collectives import collectives_fields, read_collectives
@@ -191,7 +191,7 @@ def _collectives(name: str) -> Iterator[Line]:
     yield "  ", "GPUs", "least", "1 MiB", "16 MiB", "512 MiB", "mean and largest error"
     fields = collectives_fields(name)["tables"]
     for table, table_fields in zip(read_collectives(name), fields, strict=True):
-        # A table that was fitted to a single size tells nothing of the rates at others.
+        # A table that was fitted to a single size says nothing about the rates at others.
         sizes = (2**20, 2**24, 2**29) if table.source == "measured" else ()
         rates = [
             bus_bandwidth(table.collective, table.ranks, size, table.seconds(size))
@@ -252,8 +252,8 @@ def _network(network: dict[str, Any] | None) -> str:
 
 
 def _columns(rows: Sequence[Sequence[str]]) -> str:
-    """Rows in columns as wide as their entries; the last is left as it is."""
-    # Rows differ in length: an entry without a column in all of them is the last of its row.
+    """Rows as lines with aligned columns; the last entry of a row is not padded."""
+    # Rows differ in length: only columns that all rows have, their last apart, get a width.
     widths = [max(map(len, column)) for column in zip(*(row[:-1] for row in rows), strict=False)]
     lines = ["  ".join([*map(str.ljust, row[:-1], widths), row[-1]]) for row in rows]
     return "\n".join(line.rstrip() for line in lines)

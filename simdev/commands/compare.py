@@ -77,12 +77,12 @@ def _subjects(files: Sequence[str], args: argparse.Namespace) -> tuple[Any, Any]
     read = [
         None if is_traced(file) else read_subject(file, args.price, None, *drawn) for file in files
     ]
-    # A trace knows no modules: its ops are named as those of the step beside it.
+    # Traces have no modules, so their ops get the names of the other step's ops.
     first, second = (
         subject or as_traced(file, read[1 - i])
         for i, (file, subject) in enumerate(zip(files, read, strict=True))
     )
-    # Files of the same name in two folders are told apart by their paths.
+    # Files of the same name in two folders are shown by their paths.
     if first.name == second.name and files[0] != files[1]:
         return replace(first, name=files[0]), replace(second, name=files[1])
     return first, second

@@ -1,8 +1,8 @@
 """``simdev completion SHELL``: the script that lets a shell complete verbs, options, files and
 names.
 
-An argument that takes a name has its row in NAMES, one that takes a file a metavar of FILES; the
-rest is read off the parsers.
+An argument that takes a name has a row in NAMES, an argument that takes a file a metavar of FILES;
+all else comes from the parsers.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ EPILOG = """where it goes:
 OPTIONS = (("shell", "SHELL", ", ".join(SHELLS), {"choices": SHELLS}),)
 
 FILES = frozenset({"A", "B", "FILE", "GRID", "OUT", "RUN", "SCENARIO", "TRACE"})
-"""Metavars of what is a file."""
-Completer = dict[str, Any]  # what shtab takes as ``complete`` of an action
+"""Metavars of arguments that are files."""
+Completer = dict[str, Any]  # the value that shtab wants as ``complete`` of an action
 
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """Names that an argument takes: what they are of, the "module:name" of the collection or
-    function that has them, and whether the argument takes the path of a file too.
+    """Names that an argument takes: their noun, the "module:name" of the collection or function
+    that has them, and whether the argument also takes the path of a file.
     """
 
     noun: str
@@ -45,7 +45,7 @@ class Names:
     or_file: bool = False
 
     def now(self) -> Iterable[str]:
-        """The names that there are."""
+        """The names, as they are at this moment."""
         module, _, name = self.source.partition(":")
         names: Any = getattr(import_module(module), name)
         return cast("Iterable[str]", names() if callable(names) else names)
@@ -85,9 +85,9 @@ def _completer(verb: str, action: argparse.Action) -> Completer | None:
 
 
 def _words(names: Names) -> Completer:
-    """Completes the names, and files where one may be given instead."""
+    """The completer of names, and of files where the argument also takes a file."""
     words = " ".join(names.now())
-    # By the ending the script of bash knows that some of the answers are files.
+    # The ending "_file" tells the script of bash that some answers are files.
     bash, zsh = f"_simdev_{names.noun}{'_file' * names.or_file}", f"_simdev_{names.noun}"
     files = "compgen -f -- $1\n  " * names.or_file
     return {
@@ -107,7 +107,7 @@ METHODS = Names("methods", "simdev.search.methods:METHODS")
 LARGE = Names("models", "simdev.nouns.models.large:LARGE", True)
 FAMILIES = Names("families", "simdev.learn.families:FAMILIES", True)
 SCHEDULES = Names("schedules", "simdev.nouns.schedules:NAMES")
-# Models that can be measured are left out: to list them takes PyTorch.
+# Models that can be measured are left out, since listing them needs PyTorch.
 NAMES = {
     **{(verb, "file"): SCENARIOS for verb in ("simulate", "search", "report", "calibrate")},
     ("sweep", "files"): SCENARIOS,
@@ -127,4 +127,4 @@ NAMES = {
     ("pipeline", "schedule"): SCHEDULES,
     ("family", "name"): Names("family", "simdev.learn.families:FAMILIES"),
 }
-"""By verb ("": any) and argument, the names that it takes."""
+"""The names that an argument takes, by (verb, argument); the verb "" means any."""

@@ -1,8 +1,8 @@
-"""``simdev doctor``: whether this installation is sound: packages, extras, compiled kernels, the
-machine, and a step that both engines simulate alike.
+"""``simdev doctor``: whether this installation works: packages, extras, compiled kernels, the
+machine, and a step on which both engines must agree.
 
-A new thing to look at is a function, its row in LOOKS, and its part in UNSEEN; ``simdev profile
-doctor`` is another program (``measure/doctor``).
+A new check is a function, its row in LOOKS, and its part in UNSEEN; ``simdev profile doctor`` is
+another program (``measure/doctor``).
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ SMOKE = "pipeline-1f1b"
 """The example that every engine simulates."""
 _REQUIREMENT = re.compile(r"([\w.-]+)\s*>=\s*([\d.]+)")
 _EXTRA = re.compile(r"""extra == ['"]([\w-]+)['"]""")
-# For people who work on simdev itself, whom CONTRIBUTING.md tells what to install.
+# Extras for people who work on simdev itself (CONTRIBUTING.md).
 _INTERNAL = ("dev", "docs")
 
 
 @dataclass(frozen=True, slots=True)
 class Package:
-    """A requirement, and the version that is there (None: none)."""
+    """A requirement, and the installed version (None: not installed)."""
 
     name: str
     least: str
@@ -54,7 +54,7 @@ class Package:
 
     @property
     def is_right(self) -> bool:
-        """Whether it is there and new enough."""
+        """Whether the package is installed and new enough."""
         return self.version is not None and _parts(self.version) >= _parts(self.least)
 
     def __str__(self) -> str:
@@ -74,14 +74,12 @@ UNSEEN: dict[str, Any] = {
     "gpus": [],
     "smoke": {"scenario": SMOKE, "step_ps": {}},
 }
-"""The parts of findings where looking failed."""
+"""The values of parts of the findings whose check failed."""
 
 
 @dataclass(slots=True)
 class Findings:
-    """The findings part by part, with broken things (``problems``) and things worth knowing
-    (``notes``).
-    """
+    """The findings by part, with ``problems`` (broken) and ``notes`` (worth knowing)."""
 
     parts: dict[str, Any] = field(default_factory=lambda: dict(UNSEEN))
     problems: list[str] = field(default_factory=list)
@@ -94,7 +92,7 @@ def run(args: argparse.Namespace) -> int:
     for noun, look in LOOKS.items():
         try:
             look(findings)
-        except Exception as error:  # whatever a broken package raises is what is looked for
+        except Exception as error:  # a broken package may raise anything: it is the finding
             kind = "" if isinstance(error, SimdevError) else f"{type(error).__name__}: "
             findings.problems.append(f"{noun}: {kind}{error}")
     if args.json:
@@ -131,7 +129,7 @@ def _examples(findings: Findings) -> None:
 
 
 def _packages(findings: Findings) -> None:
-    """Requirements as the installation tells them, each where it belongs."""
+    """Looks at the requirements of the installation, those of each extra apart."""
     try:
         requirements = metadata.requires("simdev") or []
     except metadata.PackageNotFoundError:
@@ -165,7 +163,7 @@ def _package(requirement: str) -> Package:
 
 
 def _kernels(findings: Findings) -> None:
-    """Where Numba's machine code is kept, and whether any is there."""
+    """Looks at the folder of Numba's machine code, and whether it holds any."""
     if find_spec("numba") is None:
         findings.notes.append(
             f"without numba large steps, searches and plans take far longer: {install_line('fast')}"
@@ -190,7 +188,7 @@ def _machine(findings: Findings) -> None:
 
 
 def _gpus(findings: Findings) -> None:
-    """GPUs by their names, as the driver lists them and as PyTorch sees them."""
+    """Looks for GPUs, by the names that the driver lists and that PyTorch sees."""
     names: list[str] = []
     findings.parts["gpus"] = names
     query = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
@@ -204,12 +202,12 @@ def _gpus(findings: Findings) -> None:
     seen = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if names and not seen:
         findings.notes.append("GPUs: the driver lists some, and PyTorch sees none")
-    # Without the driver's program, as in some containers, PyTorch may still reach them.
+    # In some containers the driver's program is missing, and PyTorch still reaches the GPUs.
     names += [torch.cuda.get_device_name(i) for i in range(0 if names else seen)]
 
 
 def _smoke(findings: Findings) -> None:
-    """The example by every engine that is there, judged by the checker: all must agree."""
+    """Simulates the example by every installed engine, with the checker: all must agree."""
     steps: dict[str, int] = {}
     findings.parts["smoke"] = {"scenario": SMOKE, "step_ps": steps}
     engines = ("simpy", "compiled") if find_spec("numba") is not None else ("simpy",)
@@ -284,4 +282,4 @@ LOOKS = {
     "GPUs": _gpus,
     f"simulation of {SMOKE}": _smoke,
 }
-"""The parts of an installation that are looked at, by the noun that a problem begins with."""
+"""The checks of an installation, by the noun that their problems begin with."""

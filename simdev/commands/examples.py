@@ -1,7 +1,7 @@
 """``simdev examples``: the scenarios and notebooks that ship; ``simdev examples NAME -o DIR``
 copies one with every file that it needs.
 
-``files/examples.py`` knows where examples lie; question and time of each are in its file
+``files/examples.py`` has the place of examples. The question and the time of each are in its file
 (``provenance``), so a new example needs no row here.
 """
 
@@ -40,14 +40,15 @@ OPTIONS = (
 )
 
 NOTEBOOK = ".ipynb"
-# How a notebook names files: by paths from its folder, in which a loop may have left out a part.
+# Paths of files in a notebook, relative to its folder; a part may be a variable of a loop
+# ("{...}").
 _NAMED = re.compile(r"\.\./((?:scenarios|profiles)/(?:[\w./-]|\{[^}]*\})+)")
 _INDENT = "    "
 
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """The description of an example; ``devices`` are counted by kind, none of a notebook."""
+    """The description of an example; ``devices`` are counted by kind (empty for a notebook)."""
 
     name: str
     path: Path
@@ -56,7 +57,7 @@ class Example:
     takes: str | None
 
     def to_json(self) -> dict[str, Any]:
-        """Its fields for JSON."""
+        """The fields of the example for JSON."""
         kind = "notebook" if self.path.suffix == NOTEBOOK else "scenario"
         facts = {"shows": self.shows, "devices": self.devices, "takes": self.takes}
         return {"name": self.name, "kind": kind, **facts, "path": str(self.path)}
@@ -125,7 +126,7 @@ def _needed(paths: Iterable[Path], everything: bool) -> list[Path]:
         return list(dict.fromkeys(file for path in paths for file in (path, *_files(path))))
     top = examples_folder()
     files = sorted(path for name in FOLDERS for path in (top / name).rglob("*") if path.is_file())
-    # In a clone an editor may have left its own beside them.
+    # In a clone an editor may have left files of its own beside them.
     return [path for path in files if not any(part[0] in "._" for part in _inside(path).parts)]
 
 
@@ -144,10 +145,11 @@ def _files(path: Path) -> Iterator[Path]:
 
 
 def _copy(files: Sequence[Path], folder: Path, force: bool) -> tuple[list[str], list[str]]:
-    """Copy into the folder; the filled places, and the places that held their file already.
+    """Copy files into the folder; returns the new places, and the places that already held their
+    file.
 
-    All of them or none, as far as a kill between two renames allows. Raises InputError, before
-    anything is copied, where a place holds another file.
+    Either all files are copied or none, unless the process is killed between two renames. Raises
+    InputError, before anything is copied, where a place holds another file.
     """
     from ..files.writing import parents, replacing
 
@@ -177,7 +179,7 @@ def _described(path: Path) -> Example:
     value = json.loads(path.read_text(encoding="utf-8"))
     if path.suffix == NOTEBOOK:
         title = "".join(value["cells"][0]["source"]).partition("\n")[0].lstrip("# ")
-        # Its file's name has the number too.
+        # The title's number is cut off, for the name of the file has it too.
         shows = title.removeprefix(path.stem.partition("-")[0]).strip()
         return Example(path.stem, path, shows, {}, value["metadata"].get("simdev", {}).get("takes"))
     origin = value["provenance"]
@@ -198,7 +200,7 @@ def _devices(cluster: Any, folder: Path) -> dict[str, int]:
 
 
 def _listed(examples: Iterable[Example]) -> str:
-    """Two lines an example: its name, devices and time, and what it shows."""
+    """The list of examples, with two lines each: name, devices and time; the question it shows."""
     lines = []
     for example in examples:
         machine = " + ".join(f"{count:,} {kind}" for kind, count in example.devices.items())

@@ -1,6 +1,6 @@
 """``simdev family NAME -o DIR``: the graphs of a family as scenarios.
 
-Families are drawn in ``learn/families.py``.
+``learn/families.py`` draws the families.
 """
 
 from __future__ import annotations

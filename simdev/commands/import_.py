@@ -1,8 +1,8 @@
 """``simdev import FILE -o scenario.json``: a scenario, a profile, a cluster or tables from a
 foreign format.
 
-Formats are told apart and read in ``formats``, programs and traces of PyTorch in ``measure``.
-A new format is a row of FORMATS there, which the help prints.
+``formats`` recognises and reads the formats, ``measure`` the programs and traces of PyTorch. A new
+format is a row of FORMATS there, which the help prints.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ GROUPS = {
 
 
 def epilog() -> str:
-    """The formats with what they become."""
+    """The table of formats, with the kind of file that each becomes."""
     from ..formats import table_of_formats
 
     head = "formats, told from what the file holds, and what they become:"
@@ -82,7 +82,7 @@ def run(args: Namespace) -> int:
 
 
 def _imported(args: Namespace) -> tuple[Any, str, str]:
-    """(what was made of the files, their format, the text to write). Raises InputError."""
+    """(the imported value, the format of the files, the text to write). Raises InputError."""
     from ..files.reading import label
     from ..formats import (
         TORCH_FORMATS,
@@ -97,7 +97,7 @@ def _imported(args: Namespace) -> tuple[Any, str, str]:
     sources = [open_source(path) for path in paths]
     source, first = sources[0], label(paths[0])
     name = args.name or ("stdin" if args.files[0] == "-" else _title(args.files[0]))
-    # The format decides which options and which ending fit, so it is told before anything is read.
+    # The format decides which options and which ending fit, so it is found before anything is read.
     with within(first):
         format_ = args.format or recognise(source)
     _check_options(args, format_)
@@ -121,7 +121,7 @@ def _imported(args: Namespace) -> tuple[Any, str, str]:
         )  # fmt: skip
     if args.profile:
         imported = _with_profiles(imported, args.profile)
-    # A scenario names its profiles as seen from its own folder.
+    # Paths of profiles in a scenario are relative to its own folder.
     return imported, format_, imported_text(imported, os.path.dirname(args.output))
 
 
@@ -154,7 +154,7 @@ def _trace(args: Namespace, source: Source) -> Any:
 
 
 def _check_options(args: Namespace, format_: str) -> None:
-    """Raises InputError for options that mean nothing to the format."""
+    """Raises InputError for options that do not apply to the format."""
     owners = {"optimizer": "torch-export", "warm_up": "kineto", "dim": "onnx"}
     refuse(
         f"{flag(name)}: is for files of {owner}"
@@ -167,20 +167,20 @@ def _check_options(args: Namespace, format_: str) -> None:
 
 
 def _with_profiles(imported: Any, paths: Sequence[str]) -> Any:
-    """The scenario with the profiles that know its ops' times. Raises InputError."""
+    """The scenario with profiles for the times of its ops. Raises InputError."""
     from ..files import read_profile
     from ..formats import Imported
 
     if not isinstance(imported, Imported):
         raise InputError(f"--profile: a file of {imported.source} is no scenario that could use it")
-    # Each is read once, so that a scenario never names a profile that cannot be read.
+    # Each profile is read once, so that no scenario names an unreadable profile.
     for path in paths:
         read_profile(path)
     return replace(imported, profiles=tuple(paths))
 
 
 def _title(path: str) -> str:
-    """The name of a file without endings."""
+    """The title of a file: its name without endings."""
     name = os.path.basename(path).partition(".")[0]
     folder = os.path.basename(os.path.dirname(os.path.abspath(path)))
     # All of PipeDream's profiles are called graph.txt; their folders have the models' names.

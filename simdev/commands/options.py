@@ -1,8 +1,8 @@
-"""Options and exit codes, which all verbs share.
+"""Options and exit codes that verbs share.
 
 An option of several verbs is a row here (``JSON_OPTION``), any other a row of OPTIONS in the module
-of its verb; ``NUMBERS`` says by the metavar how a number is read. Errors of the library name fields
-of files and arguments of functions, and ``by_flags`` puts the option in their place.
+of its verb; ``NUMBERS`` has the reader of numbers by metavar. Errors of the library name fields of
+files and arguments of functions; ``by_flags`` replaces these by the option's name.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ DONE = 0
 INFEASIBLE = 1
 BAD_INPUT = 2
 FAILED_CHECK = 3
-# Those beyond are the conventions of Unix: EX_SOFTWARE, and 128 + SIGINT or SIGPIPE.
+# Unix conventions: EX_SOFTWARE, and 128 + SIGINT or SIGPIPE.
 INTERNAL = 70
 INTERRUPTED = 130
 BROKEN_PIPE = 141
 
 Option = tuple[str, str, str] | tuple[str, str, str, dict[str, Any]]
-"""The name or the flags, the metavar, the help, and whatever else ``add_argument`` is given."""
+"""The name or the flags, the metavar, the help, and further arguments of ``add_argument``."""
 
 SCENARIO_HELP = "the scenario (JSON, may be gzipped; - is stdin), or an example's name"
 
@@ -47,7 +47,7 @@ DRAW_OPTIONS: tuple[Option, ...] = (
     ("--seed", "N", "of the draws (default 0)", {"default": 0}),
 )
 ENGINE_CHOICE = {"action": "store", "choices": ("auto", "simpy", "compiled")}
-"""For an option that names an engine, what ``add_argument`` is given."""
+"""The arguments of ``add_argument`` for an option that names an engine."""
 LIMIT_OPTION: Option = (
     "--limit", "TIME", "refuse what takes longer by a guess (default 60 s; none: nothing)",
 )  # fmt: skip
@@ -71,11 +71,11 @@ def _seconds(text: str) -> float:
 
 
 NUMBERS = {"N": _number(parse_whole), "S": _number(_seconds)}
-"""For the metavar of each option that takes a number: the function that reads the number."""
+"""The function that reads an option's number, by metavar."""
 
 
 def whole_numbers(option: str, text: str | None) -> list[int] | None:
-    """The whole numbers of an option's list, like "8,16"; None for None. Raises InputError."""
+    """The whole numbers of an option like "8,16" (None without a text). Raises InputError."""
     if text is None:
         return None
     try:
@@ -100,7 +100,7 @@ def named_number(option: str, text: str) -> tuple[str, int]:
 
 
 def cluster_value(name: str, nodes: int | None, gpus: int | None) -> str | dict[str, Any]:
-    """The cluster of ``--cluster``, ``--nodes`` and ``--gpus``, as a scenario has it."""
+    """The ``cluster`` of a scenario for ``--cluster``, ``--nodes`` and ``--gpus``."""
     counts = {"nodes": nodes, "gpus": gpus}
     settings = {key: count for key, count in counts.items() if count is not None}
     return {"preset": name, **settings} if settings else name
@@ -112,12 +112,12 @@ def flag(name: str) -> str:
 
 
 OF_LIMIT = {"options.limit": "--limit"}
-"""The field that errors of sizes name, by the option that sets it (``by_flags``)."""
+"""The option that sets the field that errors of sizes name (for ``by_flags``)."""
 
 
 def by_flags(error: InputError, flags: Mapping[str, str]) -> InputError:
-    """The error with the names of options in place of the names of arguments at the begin of its
-    problems.
+    """The error with names of options in place of the names of arguments that its problems begin
+    with.
     """
     parts = [problem.partition(":") for problem in error.problems]
     named = [f"{flags.get(name, name)}{colon}{reason}" for name, colon, reason in parts]
@@ -126,7 +126,7 @@ def by_flags(error: InputError, flags: Mapping[str, str]) -> InputError:
 
 @contextmanager
 def with_flags(flags: Mapping[str, str]) -> Iterator[None]:
-    """Problems of the block are told by the names of options (``by_flags``)."""
+    """Puts the names of options into the problems of the block (``by_flags``)."""
     try:
         yield
     except InputError as error:
@@ -134,7 +134,7 @@ def with_flags(flags: Mapping[str, str]) -> Iterator[None]:
 
 
 def port_problems(port: int) -> Iterator[str]:
-    """The problem with a ``--port`` that cannot be."""
+    """The problem of a ``--port`` out of range."""
     if not 0 <= port < 2**16:
         yield f"--port: must be from 0 to 65535, got {port}"
 
@@ -150,7 +150,7 @@ def require_limit(value: str | None) -> float:
 
 
 def require_drawn(args: argparse.Namespace) -> None:
-    """Raises InputError for what is no number of ``--draws`` (0: none), or no ``--seed``."""
+    """Raises InputError for an invalid ``--draws`` (0: no draws) or ``--seed``."""
     from ..nouns.draws import draws_problems
 
     problems = draws_problems(args.draws or 1, args.seed)
@@ -158,7 +158,7 @@ def require_drawn(args: argparse.Namespace) -> None:
 
 
 def require_price(value: str | None) -> None:
-    """Raises InputError for what is no ``--price`` (None: none is given)."""
+    """Raises InputError for an invalid ``--price`` (None: not given)."""
     try:
         parse_price(0 if value is None else value)
     except ValueError as error:
@@ -166,10 +166,10 @@ def require_price(value: str | None) -> None:
 
 
 def add_options(parser: argparse._ActionsContainer, options: Iterable[Option]) -> None:
-    """Add options to a parser or to a group of it; one without a metavar is a switch."""
+    """Add options to a parser or a group of it; an option without a metavar is a switch."""
     for flags, metavar, text, *more in options:
         fields: dict[str, Any] = {"action": "store_true"}
         if metavar:
             fields = {"metavar": metavar, "type": NUMBERS.get(metavar, str)}
-        # What is written in the row goes last, so that it can be of another action.
+        # The row's own fields come last, so that they can override the action.
         parser.add_argument(*flags.split(), help=text, **fields | (more[0] if more else {}))

@@ -1,8 +1,8 @@
 """Outputs of verbs besides their answer: files, whole or not at all, and progress and findings on
 stderr.
 
-Verbs that write files go through ``output_files``, so that no input is replaced and nothing half is
-left. ``plan``, ``family`` and ``examples`` write folders and name the option in errors by
+Verbs write files through ``output_files``, so that no input is replaced and no half-written file is
+left. ``plan``, ``family`` and ``examples`` write folders and name the option in their errors
 themselves; ``sweep`` writes in ``search/sweep/frame.py``.
 """
 
@@ -27,13 +27,13 @@ if TYPE_CHECKING:
     from ..nouns.trace import Trace
 
 PICTURES = (".png", ".svg", ".pdf")
-PLACE_DIGITS = 6  # of the place of axes, in parts of the picture: below a tenth of a pixel
+PLACE_DIGITS = 6  # digits of the place of axes, as a part of the picture: under a tenth of a pixel
 JSON = (".json", ".json.gz")
 
 
 class SafeStream:
-    """A stream to a terminal that escapes steering characters, so that no name in an argument or a
-    file steers it; ``steered`` is the stream below.
+    """A stream that escapes control characters, so that no name from an argument or a file can
+    steer the terminal; ``steered`` is the stream below.
     """
 
     def __init__(self, stream: Any) -> None:
@@ -49,7 +49,7 @@ class SafeStream:
 
 
 def tell(*lines: str) -> None:
-    """Say something on stderr; what names line breaks or steers a terminal is escaped."""
+    """Print lines on stderr, with line breaks and control characters escaped."""
     for line in lines:
         print(printable(line), file=sys.stderr)
 
@@ -61,8 +61,8 @@ def json_text(value: object, ascii_only: bool = True) -> str:
 
 @contextmanager
 def printed_first(answer: object) -> Iterator[None]:
-    """Prints an answer before the block writes files of it, so that a full disk or a kill costs the
-    files alone; a stdout that takes no more is told of after the block.
+    """Prints an answer before the block writes files of it, so that a full disk or a kill costs
+    only the files. An error of stdout is raised after the block.
     """
     refused: OSError | None = None
     try:
@@ -80,16 +80,16 @@ def output_files(
     endings: Mapping[str, Sequence[str]],
     inputs: Iterable[tuple[str, str]],
 ) -> Iterator[dict[str, str]]:
-    """The name of each argument that was given an output -> the temporary file to fill, which takes
-    the place of the output at the end.
+    """The temporary file to fill for each output that was given, by the name of its argument; at
+    the end it replaces the output.
 
-    ``endings`` says by argument how names of outputs may end, ``inputs`` are (path, description) of
-    the files that no output may replace. Raises InputError before any work.
+    ``endings`` has the allowed endings of outputs by argument, ``inputs`` the (path, description)
+    of the files that no output may replace. Raises InputError before any work.
     """
     from ..files import replacing
 
     paths = {name: getattr(args, name) for name in endings if getattr(args, name) is not None}
-    # Inputs are looked for only where an output could replace one.
+    # Inputs are looked up only where there is an output that could replace them.
     refuse(_problems(paths, endings, inputs) if paths else ())
     with ExitStack() as stack:
         temporary = {}
@@ -101,7 +101,7 @@ def output_files(
 
 @contextmanager
 def writing(place: str, option: str = "--output") -> Iterator[None]:
-    """An error of the block is told of the option that names the place. Raises InputError."""
+    """Turns errors of writing in the block into an InputError that names the option."""
     try:
         yield
     except (OSError, ValueError) as error:
@@ -115,7 +115,7 @@ def _problems(
 ) -> Iterator[str]:
     occupied = {real_path(path): description for path, description in inputs}
     for name, path in paths.items():
-        # A device is written to and not replaced, so it may be anything and be named twice.
+        # A device is written to and not replaced, so it may have any ending and be named twice.
         if path.startswith("/dev/"):
             continue
         output = f"the output of {flag(name)}"
@@ -127,7 +127,7 @@ def _problems(
 
 
 def files_of(source: str) -> Iterator[str]:
-    """The existing files that a scenario file names; its reader tells what is wrong with it."""
+    """The existing files that a scenario file names; errors are left to the scenario's reader."""
     from ..files.reading import read_json
     from ..files.scenario import named_files
 
@@ -138,7 +138,7 @@ def files_of(source: str) -> Iterator[str]:
 
 
 def real_path(path: str) -> str:
-    """The path without links, as far as can be told."""
+    """The path without links; the path itself where they cannot be resolved."""
     try:
         return os.path.realpath(path)
     except (OSError, ValueError):  # a loop of links, a null byte
@@ -151,8 +151,8 @@ def write_trace(
     figure: Callable[[], Figure],
     notes: Sequence[str] = (),
 ) -> None:
-    """Fill the places of ``--save``, ``--trace`` (which bears the notes) and ``--gantt``; the chart
-    is drawn only then.
+    """Fill the files of ``--save``, ``--trace`` (with the notes) and ``--gantt``, whichever are
+    given; ``figure`` draws the chart.
     """
     if "save" in places:
         from ..files import write_run
@@ -167,7 +167,7 @@ def write_trace(
 
 
 def save_figure(figure: Figure, place: str) -> None:
-    """Draw into a file; the same figure gives the same bytes."""
+    """Draw a figure into a file; equal figures give equal bytes."""
     import matplotlib
 
     kind = os.path.splitext(place)[1][1:].lower() or "png"
@@ -179,10 +179,10 @@ def save_figure(figure: Figure, place: str) -> None:
 
 
 def _settle(figure: Figure) -> None:
-    """Put the axes where the layout wants them, and leave them there.
+    """Lay out the axes once, and fix them at rounded places.
 
-    The solver behind "constrained" orders its unknowns by their addresses, so that the last bits of
-    places differ from one process to the next; SVG names its clips by them.
+    The solver behind "constrained" orders its unknowns by their addresses, so the last bits of
+    places differ between processes, and SVG names its clips after them.
     """
     if figure.get_layout_engine() is None:
         return
@@ -207,7 +207,7 @@ def is_faulty(trace: Trace) -> bool:
 
 
 def progress_bar(description: str, **options: Any) -> Any:
-    """A bar of tqdm on stderr for what takes longer than two seconds, on a terminal only."""
+    """A bar of tqdm on stderr for work of more than two seconds, on a terminal only."""
     from tqdm import tqdm
 
     # ``disable=None`` is how tqdm is told to be silent where stderr is no terminal.
@@ -219,7 +219,7 @@ def progress_bar(description: str, **options: Any) -> Any:
 
 
 def watched(description: str) -> Callable[[Sequence[Any]], Sequence[Any]]:
-    """A function that gives the parts of a sequence with a bar, which shows how far they are."""
+    """A function that returns a sequence with a progress bar around it."""
 
     def watch(parts: Sequence[Any]) -> Sequence[Any]:
         bar: Sequence[Any] = progress_bar(description, iterable=parts)
@@ -229,15 +229,15 @@ def watched(description: str) -> Callable[[Sequence[Any]], Sequence[Any]]:
 
 
 drawing = watched("draw")
-"""Gives the parts of draws with a bar."""
+"""Returns the parts of draws with a progress bar around them."""
 
 
 def _beat(bar: Any) -> None:
-    """Draws a bar every second, for work that counts nothing for long: a solver, one import."""
+    """Redraws a bar every second, for work that does not count for long: a solver, an import."""
     shown = bar.start_t + bar.delay
     while not bar.disable:
         sleep(1)
         if time() >= shown:
-            # Only a bar that was drawn after its delay is wiped when it is closed.
+            # tqdm wipes a closed bar only if it was drawn after its delay.
             bar.last_print_t = max(bar.last_print_t, shown)
             bar.refresh()

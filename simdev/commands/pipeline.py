@@ -1,4 +1,4 @@
-"""``simdev pipeline``: a pipeline from the times of its stages alone, without a model.
+"""``simdev pipeline``: a pipeline given only by the times of its stages, without a model.
 
 Schedules and their times are in ``nouns/schedules``, the report's section in
 ``report/measures/pipeline.py``; DESCRIPTION names the schedules.
@@ -105,7 +105,9 @@ def run(args: Namespace) -> int:
 
 
 def _schedule(args: Namespace) -> tuple[Schedule, StageTimes]:
-    """The table that was named or given, with the times of its stages. Raises InputError."""
+    """The schedule that was named or given as a table, with the times of its stages. Raises
+    InputError.
+    """
     from ..nouns.scale import scale_of_pipeline
     from ..nouns.schedules import (
         SEARCHED,
@@ -128,7 +130,7 @@ def _schedule(args: Namespace) -> tuple[Schedule, StageTimes]:
     sizes = args.stages, args.microbatches, chunks
     with prefixed("--"):
         check_sizes(*sizes)
-    # Before the table is made, which is as long as the step itself.
+    # Checked before the schedule is made, which has as many actions as the step.
     scale = scale_of_pipeline(prod(sizes), args.weight not in ("0", ""))
     with with_flags(OF_LIMIT):
         scale.require(limit)
@@ -153,7 +155,7 @@ def _csv_schedule(args: Namespace) -> Schedule:
     name = os.path.splitext(os.path.basename(args.csv))[0] if args.csv != "-" else "custom"
     with within(label(args.csv)):
         schedule = read_csv(read_text(args.csv), name)
-    # Options that say the same as the table are welcome, others contradict it.
+    # Options that agree with the table are allowed; others contradict it.
     sizes = (
         ("stages", schedule.ranks, "ranks"),
         ("microbatches", schedule.microbatches, "microbatches"),

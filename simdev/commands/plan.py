@@ -1,8 +1,8 @@
 """``simdev plan MODEL --cluster NAME --global-batch N``: the best ways to spread its step.
 
 ``search/plan`` makes the plans and the columns of their table (``outcome.py``),
-``search/plan/graphs`` those of a graph of ops; ``report/page/answers.py`` shows what is written
-here as a page. A field that may be tried is one of ``search/plan/space.py``, no option here.
+``search/plan/graphs`` the plans of a graph of ops; ``report/page/answers.py`` makes a page of the
+answer. Fields that may be tried are in ``search/plan/space.py`` and need no option here.
 """
 
 from __future__ import annotations
@@ -57,7 +57,9 @@ def _seen_from(folder: str, scenario: Any) -> Any:
 
 
 def require_plan_folder(folder: str) -> None:
-    """Before anything is searched; leaves nothing behind. Raises InputError."""
+    """Raises InputError, before the search, for a folder that cannot be made; leaves nothing
+    behind.
+    """
     from ..files.writing import require_folder
 
     with writing(folder):
@@ -65,9 +67,9 @@ def require_plan_folder(folder: str) -> None:
 
 
 def write_plans(answer: Mapping[str, Any], folder: str) -> None:
-    """A scenario for each plan, named by its place: ``01.json``; what ``--json`` prints of all of
-    them, and its page: the whole folder at once. The files of an earlier answer move into a folder
-    of their own in it. Raises InputError.
+    """Write a folder at once: a scenario for each plan, named by its place (``01.json``), the
+    answer as ``--json`` prints it, and its page. The files of an earlier answer move into a folder
+    of their own inside. Raises InputError.
     """
     from ..files.writing import new_folder, write_text
     from ..report.page import answers_data, page
@@ -145,8 +147,8 @@ OPTIONS = (
 )
 REASONS_SHOWN = 6
 DRAWN = ("step p10 to p90", "memory p10 to p90", "beats #1")  # columns, where errors were drawn
-TIE = "="  # of a plan that the error does not separate from the best
-# What messages call an argument of ``plan``, and the option that it is here.
+TIE = "="  # marks a plan that the error does not separate from the best
+# Arguments of ``plan`` as messages name them, and their options here.
 FLAGS = {name: flag(name) for name in ("global_batch", "top", "nodes")}
 FLAGS |= {"n_jobs": "--jobs", "cluster.nodes": "--nodes", "graph.length": "--length"}
 
@@ -199,7 +201,7 @@ def _printed(
 
 @contextmanager
 def _export_file(args: Namespace) -> Iterator[str | None]:
-    """The file to fill with what is exported; None where there is none. Raises InputError."""
+    """The file to fill with the exported configuration; None without one. Raises InputError."""
     if args.export is None and args.export_file is not None:
         raise InputError("--export-file: goes with --export")
     if args.export is not None and args.export_file is None and args.json:
@@ -217,7 +219,9 @@ def _inputs(args: Namespace) -> Iterator[tuple[str, str]]:
 
 
 def _launch(args: Namespace, plans: Plans) -> Launch | None:
-    """The configuration of the best plan, where it is asked for and one fits. Raises InputError."""
+    """The configuration of the best plan, where ``--export`` is given and a plan fits. Raises
+    InputError.
+    """
     if args.export is None or not plans.best:
         return None
     from ..formats.launch import launch_of
@@ -236,7 +240,7 @@ def _launch(args: Namespace, plans: Plans) -> Launch | None:
 
 
 def _write_launch(file: str, launch: Launch | None) -> None:
-    """Fills a file; where nothing fits, there is none."""
+    """Fills the file with the configuration; removes it where no plan fits."""
     from ..files.writing import write_text
 
     if launch is None:
@@ -264,7 +268,9 @@ def _run_graph(args: Namespace) -> int:
 
 
 def _choices(texts: Sequence[str]) -> dict[str, list[Any]]:
-    """Values by field. A value is JSON where it reads as such, else text. Raises InputError."""
+    """The values to try, by field. A value is JSON if it parses as such, else text. Raises
+    InputError.
+    """
     choices: dict[str, list[Any]] = {}
     for text in texts:
         name, equals, values = text.partition("=")
@@ -277,7 +283,7 @@ def _choices(texts: Sequence[str]) -> dict[str, list[Any]]:
 
 
 def _value(name: str, text: str) -> Any:
-    if name in ("offload", "recompute_modules"):  # commas are between plans here
+    if name in ("offload", "recompute_modules"):  # lists; commas already separate plans
         return [part for part in text.split("+") if part]
     try:
         return json.loads(text)
@@ -295,7 +301,7 @@ def _answer(plans: Plans) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """JSON has no NaN, and pandas has a value of its own for what is missing."""
+    """The value for JSON: None in place of NaN and of pandas' missing value."""
     return None if value != value or type(value).__name__ == "NAType" else value
 
 
@@ -313,7 +319,7 @@ def _lines(plans: Plans) -> Iterator[str]:
 
 
 def _head(plans: Plans) -> Iterator[str]:
-    """The size of the space, and what became of it."""
+    """Lines on the size of the space, and the numbers of plans that were excluded or simulated."""
     counts = plans.counts
     question = plans.question
     tokens = question.global_batch * question.model.length
@@ -360,7 +366,7 @@ def _reasons(title: str, counts: Mapping[str, int]) -> Iterator[str]:
 
 
 def _shown(plans: Plans) -> Iterator[str]:
-    """The fields that tell plans apart: degrees above 1, and fields that differ between plans."""
+    """The fields that become columns: degrees above 1, and fields that differ between plans."""
     frame = plans.frame
     if len(plans.question.clusters) > 1:
         yield "devices"
@@ -380,7 +386,7 @@ def _cell(value: Any) -> str:
 
 
 def _capacity(plans: Plans) -> str:
-    """The capacity of devices, beside which peaks are read; "" where some have no limit."""
+    """The capacity of devices, to compare peaks with; "" where some devices have no limit."""
     devices = [device for c in plans.question.clusters for device in c.devices if device.runs_ops]
     sizes = {parse_bytes(d.memory) for d in devices if d.memory is not None}
     is_limited = all(device.memory is not None for device in devices)
@@ -425,7 +431,7 @@ def _drawn(row: Mapping[Any, Any]) -> tuple[str, ...]:
 
 
 def _legend(plans: Plans) -> Iterator[str]:
-    """Lines below the table: which plans are rows, and what the columns tell."""
+    """Lines below the table that explain its rows and columns."""
     from ..nouns.draws import TIE_MEANING
     from ..search.plan.searching import degrees
 
@@ -448,13 +454,13 @@ def _legend(plans: Plans) -> Iterator[str]:
     yield "bubble, exposed: the shares of the step in which devices are idle, or only communicate"
 
 
-# What the planners of the papers make of a model's graph.
+# The plans of papers' planners for a model's graph.
 
 GRAPH_COST = "cost_per_million_samples"
 
 
 def _is_graph(args: Namespace) -> bool:
-    """Whether a graph is to be planned: it was said so, or the model is nothing else."""
+    """Whether to plan a graph: ``--graph`` is given, or the model has only a graph."""
     from ..search.plan.graphs import is_graph_alone
 
     return bool(args.graph) or is_graph_alone(args.model)
@@ -490,7 +496,7 @@ def _graph_answer(frame: pd.DataFrame) -> dict[str, Any]:
 
 
 def _graph_lines(frame: pd.DataFrame) -> Iterator[str]:
-    """A line a method, for a terminal."""
+    """The table of methods for a terminal, a row each."""
     from ..report.table import BYTES, NUMBER, TEXT, TIME, Table, table_text
 
     columns = {"method": TEXT, "step": TIME, "samples/s": TEXT, "memory": BYTES, "fits": TEXT}

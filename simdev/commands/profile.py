@@ -1,8 +1,8 @@
-"""``simdev profile``: measure the operators of a PyTorch training step on this machine, or look at
+"""``simdev profile``: measure the operators of a PyTorch training step on this machine, or examine
 profiles.
 
-All of the measuring is in ``measure``; an option here is handed to ``profile_batches``,
-``profile_grid``, ``compare`` or the doctor there.
+``measure`` does all measuring; options are passed to its ``profile_batches``, ``profile_grid``,
+``compare`` or doctor.
 """
 
 from __future__ import annotations
@@ -87,8 +87,8 @@ OPTIONS = (
         "dtype of the grid (default float32); float8_e4m3fn: products, on CUDA devices that can",
         {"default": "float32"},
     ),
-    # argparse gives no positional argument to words behind an option, so this one takes the
-    # files that follow it.
+    # argparse gives words after an option to no positional argument, so the option takes the files
+    # that follow it.
     (
         "--strict",
         "FILE",
@@ -169,7 +169,7 @@ def _model(args: Namespace) -> int:
 
 
 def _is_whole(profile: Path) -> bool:
-    """Whether the run came to its end; says on stderr what has no row."""
+    """Whether the run was complete; prints on stderr which operators have no row."""
     from ..files.profile import read_profile
 
     header = read_profile(profile).header["header"]
@@ -234,12 +234,11 @@ def _links(path: str) -> None:
 
 @contextmanager
 def _bar(title: str) -> Iterator[Callable[[int, int, str], None]]:
-    """A progress bar on stderr; where that is no terminal, it speaks rarely."""
+    """A progress bar on stderr, which updates rarely where that is no terminal."""
     from tqdm import tqdm
 
     interval = 0.5 if sys.stderr.isatty() else 30.0
-    # With a delay nothing is drawn before the first op is measured, so that a refused question
-    # leaves nothing but its error.
+    # With a delay nothing is drawn before the first op is measured, so that an error stands alone.
     with tqdm(
         desc=printable(title), unit="op", file=steered(sys.stderr), mininterval=interval,
         delay=1e-3, total=1,

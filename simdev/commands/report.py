@@ -1,6 +1,6 @@
-"""``simdev report FILE -o report.html``: a step or the results of a sweep as a page to look at.
+"""``simdev report FILE -o report.html``: a step or the results of a sweep as a page.
 
-``report/page`` makes the pages and knows which files they are of; ``compare`` and ``plan`` take the
+``report/page`` makes the pages and recognises their files; ``compare`` and ``plan`` import the
 endings and the name of the answer from here.
 """
 
@@ -76,7 +76,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _file_of(source: str) -> str:
-    """The file that is read: of the folder of plans their answer. Raises InputError."""
+    """The file to read: for a folder of plans, their answer. Raises InputError."""
     if not os.path.isdir(source):
         return source
     answer = os.path.join(source, ANSWER)
@@ -93,7 +93,7 @@ def _figures(subject: Any, gains: Sequence[Any]) -> dict[str, Any]:
 
 
 def _step(file: str, value: Any, args: argparse.Namespace) -> tuple[Any, Sequence[Any]]:
-    """The step of a file that holds this, and what it gains where something is faster."""
+    """The step of a file (whose content is ``value``), and its what-ifs."""
     from ..report.page import read_subject, what_ifs
 
     subject = read_subject(file, args.price, value, args.draws, args.seed, drawing)

@@ -1,9 +1,9 @@
 """``simdev search SCENARIO --method NAME``: look for a better placement; ``--compare LIST``: by
 several methods.
 
-A method is no option here: ``search/methods.py`` has a row of each. An argument of which ``search``
-or ``run_comparison`` tells problems has its option in OPTIONS and its name in FLAGS; ``searched``
-writes the answer of one method in words.
+Methods are rows of ``search/methods.py``, not options here. An argument of ``search`` or
+``run_comparison`` has its option in OPTIONS, and its name in FLAGS if errors may name it;
+``searched`` puts the answer of one method into words.
 """
 
 from __future__ import annotations
@@ -97,11 +97,10 @@ OPTIONS = (
     ("--plot", "OUT", "draw the curves of a comparison (.png, .svg, .pdf)"),
     ("--journal", "FILE", "keep the runs of a comparison, which a second one goes on from"),
 )
-BUDGET = 5000  # of each method, where a comparison is given no limits: all shall have the same
+BUDGET = 5000  # evaluations of each method of a comparison without limits, equal for all
 OF_ONE = ("chains", "policy", "save_policy")  # options that go with a single method
 OF_SEVERAL = ("seeds", "plot", "journal")
-# Arguments of ``search``, which are the first words of its problems, and the options that they are
-# here.
+# Arguments of ``search``, with which its problems begin, and their options here.
 NAMES = "method", "budget", "seconds", "seed", "prepare", "chains", "settings", "warm", "policy"
 FLAGS = {name: flag(name) for name in (*NAMES, "seeds", "plot")}
 FLAGS |= {"train": "--no-train", "n_jobs": "--jobs"}
@@ -133,8 +132,8 @@ def run(args: Namespace) -> int:
 
 
 def _check_options(args: Namespace) -> None:
-    """Raises InputError for options that do not go together, and SystemExit (2) where nothing says
-    what to run.
+    """Raises InputError for options that do not go together, and SystemExit (2) where neither
+    ``--method`` nor ``--compare`` is given.
     """
     if (args.method is None) == (args.compare is None):
         args.usage_error("one of --method and --compare is needed")
@@ -150,7 +149,7 @@ def _check_options(args: Namespace) -> None:
 
 @contextmanager
 def _unanswered() -> Iterator[None]:
-    """Ctrl-C here comes before anything was evaluated, and the message says what that means."""
+    """Gives Ctrl-C in the block, before anything is evaluated, a message that says so."""
     try:
         yield
     except KeyboardInterrupt:
@@ -160,9 +159,9 @@ def _unanswered() -> Iterator[None]:
 def _judged(
     scenario: Scenario, result: Result, beside: bool = False
 ) -> tuple[tuple[Violation, ...] | None, Marks]:
-    """The objections of the reference engine and the checker to an answer, which stderr tells with
-    its obstacles, and the figures ``beside`` it, where these are asked for. Ctrl-C costs the
-    judgement (None), and not the answer.
+    """The violations that the reference engine and the checker find in an answer, also printed on
+    stderr, and with ``beside`` the figures to compare it with. Ctrl-C gives None in place of the
+    violations and keeps the answer.
     """
     from ..oracle import oracle_of
     from ..search import confirm
@@ -173,7 +172,7 @@ def _judged(
     try:
         oracle = oracle_of(scenario)
         if beside:
-            # Parts of an op may take less in all than the op, so no bound holds for splits.
+            # Parts of an op may take less time in sum than the op, so no bound holds for splits.
             least = None if result.provenance["groups"] is None else least_ps(oracle)
             references = references_of(oracle, scenario.strategy)
             marks = Marks(references, least, rank_of(oracle, result.cost))
@@ -185,7 +184,7 @@ def _judged(
 
 
 def _search(args: Namespace, scenario: Scenario, out: Mapping[str, str]) -> int:
-    """Run one method, write and print what it found; the exit code."""
+    """Run one method, write and print its answer; returns the exit code."""
     with _unanswered():
         from ..execution.scenario import graph_of
         from ..report.page import rivalry, rivalry_json
@@ -208,8 +207,8 @@ def _search(args: Namespace, scenario: Scenario, out: Mapping[str, str]) -> int:
 
 
 def _draws(args: Namespace, scenario: Scenario, strategy: Strategy) -> tuple[Draws, Draws] | None:
-    """The draws of the strategy that was searched and of the scenario's, by common random numbers;
-    None where none are wanted, or where the scenario's strategy cannot be.
+    """The draws of the strategy that the search found and of the scenario's, by common random
+    numbers; None without ``--draws``, or where the scenario's own strategy cannot run.
     """
     from ..report import drawn
 
@@ -233,7 +232,7 @@ def _exit_code(result: Result, faults: tuple[Violation, ...] | None) -> int:
 
 
 def _compare(args: Namespace, scenario: Scenario, out: Mapping[str, str]) -> int:
-    """Run several methods, write the best of all, draw and print them; the exit code."""
+    """Run several methods, write the best answer, plot and print all; returns the exit code."""
     with _unanswered():
         comparison, best = _compared(args, scenario)
     result = None if best is None else best.result
@@ -243,7 +242,7 @@ def _compare(args: Namespace, scenario: Scenario, out: Mapping[str, str]) -> int
             _write(result, out)
             if "plot" in out:
                 save_figure(comparison.plot(_name_of(args.file)), out["plot"])
-    # Nothing was written then.
+    # Without an answer nothing was written.
     if result is None:
         raise InputError("no method has an answer")
     return _exit_code(result, faults)
@@ -271,7 +270,7 @@ def _name_of(file: str) -> str:
 def _comparison_text(
     args: Namespace, comparison: Comparison, best: Run | None, confirmed: bool
 ) -> str:
-    """The comparison as JSON or as tables; why methods have no answer goes to stderr."""
+    """The comparison as JSON or as tables; stderr gets the reasons of methods without an answer."""
     from ..ground.units import format_seconds
     from ..report.table import table_text
     from ..search.comparison.comparison import DIGITS, unanswered, whole_table
@@ -292,7 +291,7 @@ def _comparison_text(
 
 
 def _write(result: Result, out: Mapping[str, str]) -> None:
-    """Write the strategy, also where the checker finds faults: the exit code tells of them."""
+    """Write the strategy, even where the checker finds faults, which the exit code reports."""
     if "output" in out:
         from ..files import write_strategy
 
@@ -327,12 +326,12 @@ def _save_policy(result: Result, path: str, place: str) -> None:
     if result.policy is not None:
         result.policy.save(place)
         return
-    Path(place).unlink(missing_ok=True)  # so that what is at ``path`` stays
+    Path(place).unlink(missing_ok=True)  # so that an earlier file at ``path`` stays
     tell(f"--save-policy: nothing was learned yet; {path} is not written")
 
 
 def _prepare(args: Namespace) -> list[str] | None:
-    """The preparations: "none" is none at all, where None leaves it to the method."""
+    """The preparations: an empty list for "none", or None, which leaves them to the method."""
     if args.prepare == "none":
         return []
     return None if args.prepare is None else args.prepare.split(",")

@@ -1,8 +1,7 @@
 """The answer of a search, in words.
 
 ``search`` prints it, ``train`` takes ENDS from it. The keys of ``details`` are written by the
-methods of ``simdev/search`` and ``simdev/learn``; a new one is told here only where a line reads
-it.
+methods of ``simdev/search`` and ``simdev/learn``; a new key is shown only if a line here reads it.
 """
 
 from __future__ import annotations
@@ -19,22 +18,22 @@ if TYPE_CHECKING:
     from ..search.comparison.runs import References
     from ..search.space import Rank
 
-DIGITS = 6  # of times: what a search gains is often in the last of them
-SHORT = 4  # of times that only explain others
+DIGITS = 6  # digits of times, since the gain of a search is often in the last of them
+SHORT = 4  # digits of times that only explain others
 ENDS = {
     "done": "ended by itself",
     "budget": "budget spent",
     "time": "time is up",
     "interrupted": "interrupted",
 }
-PIPELINE = ("period_s", "executed_period_s")  # objectives that lines of their own tell
+PIPELINE = ("period_s", "executed_period_s")  # objectives with lines of their own
 
 
 @dataclass(frozen=True, slots=True)
 class Marks:
-    """The figures beside which a result is told: one device and the scenario's own strategy (None:
-    not known), ``least_ps`` that no placement is under (None: nothing is proved), the result's own
-    ``rank``.
+    """The figures that a result is compared with: ``references`` (one device, and the scenario's
+    own strategy; None: not known), ``least_ps``, a lower bound of all placements (None: none is
+    proved), and the result's own ``rank``.
     """
 
     references: References | None = None
@@ -53,7 +52,7 @@ class Marks:
 
 
 def text_of(result: Result, ops: int, marks: Marks, confirmed: bool) -> str:
-    """The lines that a search prints: of a graph of so many ops, beside ``marks``."""
+    """The lines that a search prints about its result on a graph of ``ops`` ops."""
     from ..report.table import PRESENT
 
     run, details = result.provenance, result.details
@@ -91,7 +90,7 @@ def _seconds(cost: Cost) -> str:
 
 
 def _beside(result: Result, marks: Marks) -> Iterator[str]:
-    """One device and the bound; what to try where the result is worse than what was there."""
+    """Lines on one device and the bound, and advice where the result is worse than a reference."""
     from ..report.table import ONE_DEVICE, PRESENT
 
     known, parts = marks.references, []
@@ -134,13 +133,13 @@ def _used(run: Mapping[str, Any]) -> str:
 
 
 def _placed(groups: int, ops: int, prepare: Sequence[str]) -> str:
-    """How many groups were placed in place of single ops, and the preparations that made them."""
+    """The number of groups that were placed instead of single ops, and their preparations."""
     how = f"prepared by {', '.join(prepare)}" if prepare else "without preparation"
     return f"placed {groups:,} group{'s' * (groups != 1)} of {ops:,} ops, {how}"
 
 
 def _of_pipeline(details: Mapping[str, Any]) -> str:
-    """The pipeline that a step time is of: the plan of the method may be another."""
+    """The placed pipeline that the step time belongs to; the method's plan may be another."""
     stages, moved = len(details["placed_stages"]), details.get("moved", 0)
     return (
         f" of a minibatch through the placed pipeline: {stages} stage{'s' * (stages != 1)}, one "
@@ -182,7 +181,7 @@ def _fit(cost: Cost) -> str:
 
 
 def _beginning(result: Result) -> Iterator[str]:
-    """The start that a learner was given, and whether it met anything better."""
+    """Lines on the start that a learner was given, and whether it found a better answer."""
     warm = result.details["warm"]
     seconds, imitated = (
         "-" if warm[name] is None else format_seconds(warm[name], DIGITS)

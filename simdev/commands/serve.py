@@ -53,7 +53,7 @@ def run(args: Namespace) -> int:
     )
     root = "." if args.http and args.root is None else args.root
     state, out = ServerState(limits, root), sys.stdout
-    # stdout is the protocol's: whatever a library prints must not get between two replies.
+    # stdout belongs to the protocol: output of libraries must not get between two replies.
     with redirect_stdout(sys.stderr):
         if args.http:
             from .server.http import serve as serve_http

@@ -70,7 +70,7 @@ OPTIONS = (
     LIMIT_OPTION,
 )
 
-# Options that are fields of ``strategy.pipeline`` in a scenario, by what they are given.
+# Options that are fields of ``strategy.pipeline`` in a scenario, by the type of their value.
 COUNTS = {
     "dp": "replicas (data parallelism)",
     "tp": "parts of every matrix (tensor parallelism)",
@@ -119,7 +119,7 @@ OFF_SWITCHES = {
 }
 PIPELINE = (*COUNTS, *TEXTS, *SWITCHES, *OFF_SWITCHES)
 FLAGS = {"engine": "--engine", "price": "--price", "costs": "--strict"}
-"""For a field of a scenario, the option that sets it."""
+"""The option that sets a field of a scenario."""
 ONLY_WITH_MODEL = (*PIPELINE, "cluster", "nodes", "gpus", "length", "csv", "datasheet")
 
 
@@ -227,9 +227,7 @@ def _scenario(args: Namespace) -> Scenario:
 
 
 def _stdin() -> dict[str, Any]:
-    """The scenario on stdin as an object, read here once: ``load_scenario`` takes a path or an
-    object.
-    """
+    """The scenario on stdin as an object, which ``load_scenario`` takes. Raises InputError."""
     from ..files.reading import label, read_json, shown
 
     value = read_json("-")
@@ -270,8 +268,8 @@ def _document(args: Namespace) -> dict[str, Any] | None:
 def _by_options(
     args: Namespace, error: InputError | DeadlockError, is_named: bool = False
 ) -> InputError | DeadlockError:
-    """The error with its problems told of the options or of the file that describe the scenario,
-    unless its reader has named that file already (``is_named``).
+    """The error with the option, or the file, that its problems are about, unless the reader has
+    named the file already (``is_named``).
     """
     if isinstance(error, InputError):
         if args.limit is not None and error.problems[0].startswith(tuple(OF_LIMIT)):

@@ -1,7 +1,7 @@
 """``simdev sweep SCENARIO ...``: many scenarios, one table.
 
-``search/sweep`` runs them and keeps the journal; columns are named in ``report/results.py``. RATES
-chooses the ones that a terminal shows.
+``search/sweep`` runs them and keeps the journal; ``report/results.py`` names the columns, RATES
+chooses the rates that a terminal shows.
 """
 
 from __future__ import annotations
@@ -54,8 +54,10 @@ RATES = {
     "samples_per_s": "samples/s",
     "tokens_per_s": "tokens/s",
     "cost_per_million_tokens": "$ a million tokens",
+    "goodput": "goodput",
+    "steps_per_day": "steps a day that count",
 }
-"""Figures that a table on a terminal has a column of, where any row tells them."""
+"""Figures with a column in a terminal's table if any row has them, and the titles."""
 DRAWN = ("p10", "p90", "beats best")
 FIRST = "first_in_draws"
 DRAWN_FROM = ("step_p10_s", "step_p90_s", "beats_best")
@@ -96,7 +98,7 @@ def run(args: Namespace) -> int:
     tell(rows + (f"; {file}" if file else ""))
     if not by_status.get("failed"):
         return DONE
-    # The table on stdout tells the reasons itself, where it shows all rows.
+    # A table on stdout that shows all rows has the reasons itself.
     if file is not None:
         tell(f"the first that failed: {_first_reason(results)}")
     return BAD_INPUT
@@ -107,7 +109,7 @@ def _write(
 ) -> None:
     from ..search.sweep.frame import write_results
 
-    # Two sweeps into one file hold different journals where these have names of their own.
+    # Two sweeps with different journals may write the same output without noticing each other.
     if _version(path) != before:
         raise InputError(
             f"--output: another has written {path} meanwhile; the rows are kept in {journal}: "
@@ -117,7 +119,7 @@ def _write(
 
 
 def _version(path: str | None) -> tuple[int, int] | None:
-    """The inode and time of a file, which tell its versions apart; None where there is none."""
+    """The inode and time of a file, which differ between its versions; None without a file."""
     if path is None or not os.path.exists(path):
         return None
     status = os.stat(path)
@@ -148,7 +150,7 @@ def _grid(args: Namespace) -> Sequence[Mapping[str, Sequence[Any]]]:
 
 
 def _best(results: pd.DataFrame, fields: Iterable[str], ranks: Ranking) -> str:
-    """The best row with what was set in it."""
+    """A line on the best row and the settings in it."""
     from ..ground.units import format_seconds
 
     if not ranks.order or not ranks.goals:
@@ -157,13 +159,13 @@ def _best(results: pd.DataFrame, fields: Iterable[str], ranks: Ranking) -> str:
     names = [name for name in map(str, results) if name in fields and _cell(row[name])]
     parts = [f"{name} {row[name]}" for name in names]
     figures = [format_seconds(row["step_time_s"])]
-    figures += [f"{_rate(row[name])} {RATES[name]}" for name in RATES if _cell(row[name])]
+    figures += [f"{_rate(name, row[name])} {RATES[name]}" for name in RATES if _cell(row[name])]
     what = ", ".join([str(row["scenario"]), *parts])
     return printable(f"best ({goal.words}): {what}: {', '.join(figures)}")
 
 
 def _how_sure(results: pd.DataFrame, ranks: Ranking) -> Iterator[str]:
-    """How sure the order is, where errors were drawn."""
+    """A line on the certainty of the order, where errors were drawn."""
     from ..report.measures.uncertainty import how_sure
 
     if "kendall_tau" not in results.attrs:
@@ -173,8 +175,8 @@ def _how_sure(results: pd.DataFrame, ranks: Ranking) -> Iterator[str]:
 
 
 def _table(results: pd.DataFrame, fields: Iterable[str], ranks: Ranking) -> str:
-    """The results as a table for a terminal, with the ``fields`` that were set; of many rows the
-    best are shown.
+    """The table of the results for a terminal, with the swept ``fields``; of many rows only the
+    best.
     """
     from ..ground.units import format_seconds
     from ..report.table import NUMBER, TEXT, Table, shorten, table_text
@@ -203,7 +205,7 @@ def _table(results: pd.DataFrame, fields: Iterable[str], ranks: Ranking) -> str:
             # A failed row has no step time: NaN, which alone is unequal to itself.
             "-" if seconds != seconds else format_seconds(seconds),
             *(_drawn(name, row[name]) for name in DRAWN_FROM[: len(drawn)]),
-            *(_rate(row[name]) for name in rates),
+            *(_rate(name, row[name]) for name in rates),
             {"ok": "yes", "infeasible": "NO"}.get(row["status"], "-"),
             _cell(row["reason"]).replace("\n", "; "),
         )
@@ -223,9 +225,11 @@ def _drawn(name: str, value: float) -> str:
     return format_seconds(value) if name.endswith("_s") else f"{value:.0%}"
 
 
-def _rate(value: Any) -> str:
+def _rate(name: str, value: Any) -> str:
     import pandas as pd
 
+    if name == "goodput" and not pd.isna(value):
+        return f"{value:.1%}"
     return "-" if pd.isna(value) else f"{value:,.4g}" if value < 100 else f"{value:,.0f}"
 
 

@@ -1,5 +1,5 @@
-"""Traces of ``torch.profiler``, of a rank or of several, as a scenario: what ``simdev import``
-writes and what ``simdev compare`` puts beside a predicted step.
+"""Traces of ``torch.profiler``, from a rank or from several, as a scenario, which ``simdev import``
+writes and ``simdev compare`` puts beside a predicted step.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ TRACES = (".json", ".json.gz", ".et")
 HEAD = b'"traceEvents"', b'"deviceProperties"'
 LOOKED_AT, GZIP = 2**16, b"\x1f\x8b"
 FAST = "1 TB/s"
-"""Between any two devices, where everything takes the time of the trace."""
+"""The bandwidth between any two devices where all times come from the trace."""
 
 
 def files_of(path: str) -> list[str]:
@@ -45,7 +45,7 @@ def is_traced(path: str) -> bool:
         if head.startswith(GZIP):
             head = zlib.decompressobj(wbits=31).decompress(head)
         return any(sign in head for sign in HEAD)
-    return False  # whoever reads it tells better what is wrong
+    return False  # the file's reader will report the fault better
 
 
 def traced(
@@ -55,8 +55,8 @@ def traced(
     warm_up: int | None = None,
     names: Sequence[str] = (),
 ) -> Imported:
-    """A step of the traces of a rank or of several, with the hosts that dispatched it; its devices
-    have these ``names``, where there are as many. Raises InputError.
+    """A step from the traces of a rank or of several, with the hosts that dispatched it. Its
+    devices get these ``names`` if there are equally many. Raises InputError.
     """
     from ..files.reading import label
     from ..formats import Imported, graph_scenario, provenance_of
@@ -93,8 +93,8 @@ def traced(
 
 
 def as_traced(path: str, predicted: Any = None) -> Any:
-    """The step of a folder of traces, or of the trace of a single rank, with the times that it
-    took; its ops have the names of a predicted step, as far as these are told. Raises SimdevError.
+    """The step of a folder of traces, or of the trace of a single rank, with its measured times.
+    Its ops get the names of a predicted step, if one is given. Raises SimdevError.
     """
     from ..costs import CostModel
     from ..execution.scenario import Scenario
@@ -130,8 +130,8 @@ def _step_seconds(figures: Mapping[str, Any]) -> list[float]:
 
 
 def _hosted(cluster: Cluster, host: Host) -> Cluster:
-    """A cluster that says nothing of hosts, with this one; a CPU has a host by its own entry
-    alone.
+    """The cluster with this host, unless it has hosts already. A CPU gets the host in its own
+    entry.
     """
     if cluster.host is not None or any(device.host is not None for device in cluster.devices):
         return cluster

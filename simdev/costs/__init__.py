@@ -1,4 +1,4 @@
-"""Measured times of operators, and the ladder of costs that answers from them.
+"""The times of operators: measured rows, and the ladder of costs that answers from them.
 
 Lowering and the oracle ask ``CostModel`` for the time of an op (``ladder``) and of its dispatch
 (``dispatch``); ``collectives`` has the times of collectives. A new rung begins in ``ladder``.

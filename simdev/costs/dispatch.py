@@ -3,20 +3,20 @@
 The ladder of hosts has four rungs, from the surest down:
 
 given         the graph says it (``Op.host_time``).
-measured      the op's row tells the host's time in a real step (``host_step_ns``).
-estimated     the profile tells the host's time of the phase, or rows tell the time of bare calls
+measured      the op's row has the host's time in a real step (``host_step_ns``).
+estimated     the profile has the host's time of the phase, or rows have the time of bare calls
               (``host_ns``).
-datasheet     the device's datasheet tells the time of a bare call (``dispatch``).
+datasheet     the device's datasheet has the time of a bare call (``dispatch``).
 
-The host's time of an op that no rung knows is None: it counts nothing, and reports say so.
-``CostModel`` (``costs/ladder.py``) asks for these times, and it is asked by ``lowering/prepare.py``
-and by the checker (``execution/check/hosts.py``). ``measure/compare.py`` reads phases of headers.
+The host's time of an op that no rung knows is None: it counts as nothing, and reports say so.
+``CostModel`` (``costs/ladder.py``) returns these times to ``lowering/prepare.py`` and to the
+checker (``execution/check/hosts.py``). ``measure/compare.py`` reads phases of headers.
 
-In a step an op takes the host longer than a bare call of the same op does: modules, views, what
-autograd records and cold caches come on top. An estimate is a number of bare dispatches of a small
+In a step the host needs longer for an op than for a bare call of it: modules, views, autograd's
+records and cold caches come on top. An estimate is a number of bare dispatches of a small
 elementwise op, in three classes (LIGHT, HEAVY, FIRST). These numbers were fitted to the host's
 times by phase of 19 steps of 15 models on one machine with an H100; ``benchmarks.h100 --fit`` fits
-them anew. A phase of a model that was left out errs by 18 % in the mean; two runs of one step
+them anew. For a model left out of the fit, a phase errs by 18 % in the mean; two runs of one step
 differ by 10 to 25 %. Guarded by ``tests/costs/test_dispatch.py``, the phases by
 ``tests/measure/test_measured_compare.py``.
 """
@@ -49,10 +49,10 @@ HOST_RUNGS = ("given", "measured", "estimated", "datasheet")
 
 @dataclass(frozen=True, slots=True)
 class HostCost:
-    """The seconds in which a host dispatches an op, all of its kernels together.
+    """The time of a host to dispatch an op, in seconds, with all of its kernels.
 
-    ``launches`` is how many they are, ``rung`` who answered (one of HOST_RUNGS), ``rel_err`` the
-    expected relative error (0.1 is 10 %, None: not told), ``basis`` what an estimate rests on.
+    ``launches`` is the number of kernels, ``rung`` the one of HOST_RUNGS that answered, ``rel_err``
+    the expected relative error (0.1 is 10 %, None: unknown), ``basis`` the source of an estimate.
     """
 
     seconds: Fraction
@@ -65,10 +65,10 @@ class HostCost:
 def between_cost(
     headers: Iterable[Header], op: Op, device_kind: str, launches: int = 1
 ) -> HostCost | None:
-    """The time between ops on a kind of device that is its own host (a CPU): the time that a phase
-    of the measured step took beside its ops, in equal parts.
+    """The time between ops on a kind of device that is its own host (a CPU): the time of a phase of
+    a measured step beyond the time of its ops, in equal parts.
 
-    ``headers`` are those of the profiles. None where none of the kind tells it.
+    ``headers`` are the headers of profiles. None where no header of this kind has the phase.
     """
     for header in headers:
         if not tells_own_host(header, device_kind):
@@ -83,19 +83,19 @@ def between_cost(
 
 
 def tells_own_host(header: Header, device_kind: str) -> bool:
-    """Whether a profile's header tells of a kind of device that is its own host."""
+    """Whether a profile's header describes this kind of device as its own host."""
     device, host = (object_at(fields_of(header), name) for name in ("device", "host"))
     return is_own_host(host) and device.get("kind") == device_kind
 
 
 def is_own_host(host: Header) -> bool:
-    """Whether the ``host`` of a profile's header is the device itself (a CPU)."""
+    """Whether the ``host`` in a profile's header is the device itself (a CPU)."""
     return "ahead" in host
 
 
 def phase_share(host: Header, phase: str) -> Fraction | None:
-    """The seconds that the ``host`` of a profile's header takes for one op of a phase; None where
-    it gives none, or numbers that cannot be times.
+    """The host's seconds for one op of a phase, by the ``host`` of a profile's header; None where
+    it has none, or numbers that cannot be times.
     """
     part = object_at(host, "phases", phase)
     try:
@@ -105,17 +105,16 @@ def phase_share(host: Header, phase: str) -> Fraction | None:
     return seconds / ops if ops > 0 and 0 <= seconds * PS_PER_SECOND <= MAX_PS else None
 
 
-# Where the host held up a step that was measured: what its phases then tell of the host.
-# A step begins with host and device idle. An op starts when it is dispatched and the op before it
-# has finished, so a phase ends at the largest sum of the dispatches up to an op and of the
-# device's times from that op on. Of a phase that lasted clearly longer than its ops, this tells
-# how long dispatching took.
+# The time of dispatching, from a measured step whose phases the host held up. A step begins with
+# host and device idle. An op starts when it is dispatched and the op before it has finished. So a
+# phase ends at the largest sum of the dispatches up to an op and the device's times from that op
+# on. Where a phase lasted clearly longer than its ops, this gives the time of dispatching.
 
 
-# A phase that lasted longer than its ops by less was not clearly held up by the host.
+# A phase was clearly held up by the host where it lasted longer than this times its ops.
 _HELD = 1.25
 _LEAD = 0.1  # of a phase: a host that is ahead by more did not hold it up all the time
-# Two runs of one step differ by as much (in logarithms): within it nothing is concluded.
+# Two runs of one step differ by this much (in logarithms); smaller differences mean nothing.
 _NOISE = 0.15
 _LEAST, _MOST, _HALVINGS = 1 / 16, 16.0, 40
 
@@ -126,10 +125,9 @@ def held_factors(
     device: Sequence[float],
     measured: Header,
 ) -> dict[str, float]:
-    """By which factor the host's times of each phase are to be taken, given seconds of host and
-    device by op, in program order, and ``measured`` phases (``measured_step_s``).
-
-    Only phases that the host held up have one.
+    """The factor on the host's times for each phase that the host held up. ``phases``, ``host`` and
+    ``device`` (seconds) are by op, in program order; ``measured`` has the measured phases
+    (``measured_step_s``).
     """
     names, hosts, devices = np.array(phases), np.array(host), np.array(device)
     factors: dict[str, float] = {}
@@ -141,7 +139,7 @@ def held_factors(
             return factors
         dispatch, work = hosts[of_phase], devices[of_phase]
         factor = 1.0
-        # A host that is ahead when a phase begins may have waited for the device before.
+        # A host that is ahead when a phase begins may have waited for the device.
         if seconds > _HELD * work.sum() and busy - begun < _LEAD * seconds:
             factor = _factor(dispatch, work, begun, busy, seconds)
             factors[phase] = factor
@@ -151,7 +149,7 @@ def held_factors(
 
 
 def _seconds(phase: Any) -> float | None:
-    """The seconds that a phase was measured at; None where a header tells no number."""
+    """The measured seconds of a phase; None where a header has no number."""
     try:
         seconds = float(phase["measured_step_s"])
     except (KeyError, TypeError, ValueError):
@@ -160,14 +158,14 @@ def _seconds(phase: Any) -> float | None:
 
 
 def _end(dispatch: Floats, work: Floats, begun: float, busy: float) -> float:
-    """When a device that is busy until ``busy`` has done a phase dispatched from ``begun`` on."""
+    """The time when a device busy until ``busy`` ends a phase dispatched from ``begun`` on."""
     done = np.cumsum(work)
     waits = float((begun + np.cumsum(dispatch) - (done - work)).max())
     return max(busy, waits) + float(done[-1])
 
 
 def _factor(dispatch: Floats, work: Floats, begun: float, busy: float, seconds: float) -> float:
-    """The factor at which a phase lasts as measured, less what two runs differ by."""
+    """The factor with which a phase lasts as measured, less the noise between two runs."""
     low, high = _LEAST, _MOST
     for _ in range(_HALVINGS):
         middle = (low * high) ** 0.5
@@ -178,29 +176,30 @@ def _factor(dispatch: Floats, work: Floats, begun: float, busy: float, seconds: 
 
 
 LIGHT = Fraction(93, 100)
-"""Bare dispatches of an elementwise op, of a copy into memory that is there, of a launch of an
-optimizer's loop, and of the second half of a convolution's backward, which is one call with the
-first.
+"""Bare dispatches for a light op: an elementwise op, a copy into existing memory, a launch of an
+optimizer's loop, or the second half of a convolution's backward, which is one call with the first.
 """
 HEAVY = Fraction(472, 100)
-"""Bare dispatches of any other op: it is part of a module, among views, and autograd notes it."""
+"""Bare dispatches for any other op: part of a module, among views, recorded by autograd."""
 FIRST = Fraction(272, 100)
-"""Bare dispatches more for the first op of a profile key in a step: the host's caches are cold."""
+"""Bare dispatches on top for the first op of a profile key in a step: the host's caches
+are cold.
+"""
 
 WEIGHT, INPUT = "_backward_weight", "_backward_input"
 Place = tuple[float, ...]
 ESTIMATED_ERROR, DATASHEET_ERROR = 0.2, 0.5
 RUN_ERROR = 0.175
-"""By so much two runs of a host-bound step differ, all dispatches alike: the middle of 10 to 25 %
-(docs/reference/errors.md).
+"""The relative difference between two runs of a host-bound step, equal for all dispatches: the
+middle of 10 to 25 % (docs/reference/errors.md).
 """
-# Bare calls of two runs on one machine differ by less: only beyond it they tell of another host
-# than the datasheet's.
+# Bare calls of two runs on one machine differ by less. A larger ratio means another host than the
+# datasheet's.
 _SAME_HOST = Fraction(3, 2)
 
 
 class Bare(NamedTuple):
-    """Seconds of a bare dispatch on the host of a kind of device, and who told them."""
+    """Seconds of a bare dispatch on the host of a kind of device, and the rung that answered."""
 
     seconds: Fraction
     rung: str
@@ -209,7 +208,7 @@ class Bare(NamedTuple):
 
 
 class Weight(NamedTuple):
-    """The cost of dispatching an op, in bare dispatches of each class."""
+    """The cost of dispatching an op, as numbers of LIGHT, HEAVY and FIRST dispatches."""
 
     light: int
     heavy: int
@@ -217,12 +216,12 @@ class Weight(NamedTuple):
 
     @property
     def dispatches(self) -> Fraction:
-        """Bare dispatches together."""
+        """The sum in bare dispatches."""
         return LIGHT * self.light + HEAVY * self.heavy + FIRST * self.first
 
 
 class Dispatches:
-    """Host costs of graphs by kind of device; remembers those of the graph last asked for."""
+    """Host costs of graphs by kind of device; remembers the costs of the last graph."""
 
     def __init__(self, profiles: tuple[Profile, ...], specs: Mapping[str, DeviceSpec]) -> None:
         self.profiles, self.specs = profiles, specs
@@ -233,13 +232,13 @@ class Dispatches:
         self._estimated: dict[str, int] = {}  # launches by key
 
     def column(self, graph: Graph, device_kind: str) -> Sequence[HostCost | None]:
-        """The host's cost of every op of a graph, None where nothing is known."""
+        """The host's cost of every op of a graph, None where it is unknown."""
         return self._of(graph, device_kind)[0]
 
     def launches(self, graph: Graph, device_kind: str) -> Sequence[int]:
-        """How many kernels each op of a graph launches: as it says, else its row or the row of its
-        kind that is nearest in size, else one. Leaves and views of graphs that were measured launch
-        none.
+        """The number of kernels that each op of a graph launches: as the op says, else by its row,
+        else by the row of its kind nearest in size, else one. Leaves and views of measured graphs
+        launch none.
         """
         return self._of(graph, device_kind)[1]
 
@@ -247,7 +246,7 @@ class Dispatches:
         if self._graph is not graph:
             self._graph, self._columns = graph, {}
         if device_kind not in self._columns:
-            # Keys take long to make: without profiles no row is looked for.
+            # Keys take long to make, and without profiles there are no rows to look up.
             positions = range(len(graph.ops)) if self.profiles else ()
             keys = [op_key(graph, i, device_kind) for i in positions]
             keys = keys or [op.kind for op in graph.ops]
@@ -265,7 +264,7 @@ class Dispatches:
         rows: Sequence[tuple[Profile, Row] | None],
         launches: Sequence[int],
     ) -> Iterator[HostCost | None]:
-        # Few profiles are of such a device, and every op would ask them all.
+        # Filtered once: few profiles are of such a device, and every op would search them all.
         headers = [p.header for p in self.profiles if tells_own_host(p.header, device_kind)]
         bare = self.bare(device_kind)
         seconds: list[Fraction | None] = [None] * len(keys)
@@ -283,7 +282,7 @@ class Dispatches:
             if known is not None:
                 yield known
             elif _launches_nothing(op.kind):
-                # Calls of views are among what other ops take.
+                # The costs of other ops include the calls of views.
                 yield HostCost(Fraction(0), count, "given")
             elif bare is None or estimate is None or picoseconds(estimate) > MAX_PS:
                 yield None
@@ -301,7 +300,7 @@ class Dispatches:
 
     def _estimated_launches(self, kind: str, key: str) -> int:
         device_kind = json.loads(key)[0] if self.profiles else ""
-        # Without a measured row of the kind of device the default of rule 9 holds: one.
+        # Without a measured row of this kind of device the default counts: one launch.
         if _launches_nothing(kind) and any(device_kind in p.device_kinds for p in self.profiles):
             return 0
         of_kind = self._of_kind(device_kind, kind) if self.profiles else []
@@ -312,7 +311,7 @@ class Dispatches:
         return min(of_kind, key=lambda row: dist(row[0], place))[1]
 
     def _of_kind(self, device_kind: str, kind: str) -> list[tuple[Place, int]]:
-        """Size and launches of the measured rows of a kind of op on a kind of device."""
+        """The size and launches of each measured row of a kind of op on a kind of device."""
         if (device_kind, kind) not in self._sizes:
             start = f"{device_prefix(device_kind)}{json.dumps(kind)},"
             rows = [
@@ -327,7 +326,7 @@ class Dispatches:
         return self._sizes[device_kind, kind]
 
     def _row(self, key: str) -> tuple[Profile, Row] | None:
-        """The row of a key and its profile: the first that has one."""
+        """The first profile that has a row of this key, and the row."""
         return next(((p, p.rows[key]) for p in self.profiles if key in p.rows), None)
 
     def _as_held(
@@ -337,15 +336,15 @@ class Dispatches:
         rows: Sequence[tuple[Profile, Row] | None],
         seconds: Sequence[Fraction | None],
     ) -> list[Fraction | None]:
-        """Estimates, each phase as the step tells that was measured with the rows, where the host
-        held it up.
+        """The estimates, corrected by phase where the step measured with the rows was held up by
+        the host (``held_factors``).
         """
         pace = pace_of(self.specs.get(device_kind))
         whole = [i for i, row in enumerate(rows) if row is not None]
         profiles = {id(row[0]): row[0] for row in rows if row is not None}
         step = step_of(next(iter(profiles.values()))) if len(profiles) == 1 else {}
         if step.get("ops") != len(whole):
-            return list(seconds)  # another step than that of the profile
+            return list(seconds)  # not the step that the profile measured
         phases = [graph.ops[i].phase for i in whole]
         host = [float(seconds[i] or 0) for i in whole]
         device = [float(row[1].device_seconds(pace)) for row in rows if row is not None]
@@ -356,8 +355,8 @@ class Dispatches:
         ]
 
     def bare(self, device_kind: str) -> Bare | None:
-        """A bare dispatch, as rows of the kind tell it, else its datasheet; None where neither
-        does.
+        """The time of a bare dispatch by rows of the kind, else by its datasheet; None without
+        either.
         """
         if device_kind not in self._bare:
             self._bare[device_kind] = self._find_bare(device_kind)
@@ -383,7 +382,7 @@ class Dispatches:
 
 
 def _tells_a_bare_call(row: Row) -> bool:
-    """Whether a row is a GPU's of a small elementwise op: one launch, which the host does not wait
+    """Whether a row has one launch of a small elementwise op on a GPU, which the host does not wait
     for.
     """
     get = row.details.get
@@ -402,9 +401,9 @@ def _place(load: Load) -> Place:
 
 
 def weights(graph: Graph, keys: Sequence[str], launches: Sequence[int]) -> Iterator[Weight]:
-    """The cost of dispatching each op of a graph; ``keys`` and ``launches`` are those of its ops.
+    """The cost of dispatching each op of a graph, given the keys and launches of its ops.
 
-    The parts of split ops are dispatched by a host each: each has its own first op of a key.
+    Each part of a split op is dispatched by its own host, which has its own first op of a key.
     """
     seen: set[tuple[str, str]] = set()
     before: dict[str, str] = {}
@@ -424,13 +423,13 @@ def weights(graph: Graph, keys: Sequence[str], launches: Sequence[int]) -> Itera
 
 
 def _in_a_step(profile: Profile, row: Row, phase: str, launches: int) -> HostCost | None:
-    """The host time of an op in a real step, by its row or by the header of its profile."""
+    """The host's time of an op in a real step, by its row or by the header of its profile."""
     measured = row.details.get("host_step_ns")
     if measured is not None:
         seconds = Fraction(measured) / 10**9
         if row.source == "measured":
             return HostCost(seconds, launches, "measured")
-        # A share of what was measured (an optimizer's step, in a trace) is an estimate of its op.
+        # A share of a measured time (of an optimizer's step, in a trace) is an estimate of the op.
         note = str(row.details.get("note") or "a row that was not measured")
         return HostCost(seconds, launches, "estimated", ESTIMATED_ERROR, note)
     host = object_at(fields_of(profile.header), "host")
@@ -442,5 +441,5 @@ def _in_a_step(profile: Profile, row: Row, phase: str, launches: int) -> HostCos
 
 
 def step_of(profile: Profile) -> Header:
-    """The whole step that was measured with the rows of a profile; empty where none was."""
+    """The whole step measured with the rows of a profile, from its header; empty without one."""
     return object_at(fields_of(profile.header), "step")

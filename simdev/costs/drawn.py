@@ -1,22 +1,22 @@
-"""Drawn errors: factors by which true times may differ from costs, a draw after another.
+"""Drawn errors: random factors by which true times may differ from costs.
 
-A cost that errs by ``rel_err`` in the mean is taken for the median of a lognormal: X =
-exp(sigma Z), Z a standard normal. Its mean absolute error is, by the partial expectations of the
-lognormal (Johnson, Kotz and Balakrishnan, Continuous Univariate Distributions 1, 1994, 14.3),
+A cost with expected error ``rel_err`` is taken as the median of a lognormal: X = exp(sigma Z), Z a
+standard normal. Its mean absolute error is, by the partial expectations of the lognormal (Johnson,
+Kotz and Balakrishnan, Continuous Univariate Distributions 1, 1994, 14.3),
 
     E|X - 1| = exp(sigma^2 / 2) (2 Phi(sigma) - 1) = exp(sigma^2 / 2) erf(sigma / sqrt(2)),
 
 which ``sigma_of`` solves for sigma. 1 / X has the same law, so it does not matter whether errors
 are counted from the estimate or from the measured time.
 
-Costs of one class share a part of their error, for a wrong roofline or a wrong clock is wrong for
-all of them: Z = sqrt(SHARED) Z(class) + sqrt(1 - SHARED) Z(cost). Each Z is a function of the seed,
-of a name (that of the class, or of the cost) and of the number of the draw, by a counter-based
-generator (Philox 4x64; Salmon et al., SC 2011), and two uniforms make a normal (Box and Muller,
-1958). So draw k is the same wherever and beside whatever it is made, and scenarios that look up the
-same costs err alike: their difference is drawn with common random numbers.
+Costs of one class share a part of their error, since a wrong roofline or clock is wrong for all of
+them: Z = sqrt(SHARED) Z(class) + sqrt(1 - SHARED) Z(cost). Each Z is a function of the seed, of the
+name of the class or cost, and of the number of the draw, by a counter-based generator (Philox 4x64;
+Salmon et al., SC 2011), and two uniforms make a normal (Box and Muller, 1958). So draw k is always
+the same, whatever else is drawn, and scenarios with the same costs have the same errors: their
+difference is drawn with common random numbers.
 
-``oracle/draws.py`` asks for them, of the sources of error that ``lowering/expected.py`` lists.
+``oracle/draws.py`` draws the errors of the sources that ``lowering/expected.py`` lists.
 """
 
 from __future__ import annotations
@@ -32,31 +32,32 @@ import numpy as np
 from ..nouns.taskgraph import Floats
 
 SHARED = 0.4
-"""The share of the variance of a cost's error (in logarithms) that its whole class has.
+"""The share of the variance of a cost's error (in logarithms) that is common to its class.
 
-Measured (``python -m benchmarks.draws``): of every profiled model its rows are estimated without
-it, and of errors over their sigmas two of one model and class correlate by 0.26 and 0.27 where rows
-of other models tell (an H100, a CPU), by 0.45 and 0.58 where datasheets do; 0.39 in the mean.
+Measured (``python -m benchmarks.draws``): the rows of each profiled model are estimated without
+them. The errors over their sigmas of two rows of one model and class correlate by 0.26 and 0.27
+where rows of other models answer (an H100, a CPU), by 0.45 and 0.58 where datasheets do; 0.39 in
+the mean.
 """
 
 LINE_ERROR, TABLE_ERROR = 0.15, 0.05
-"""The expected relative errors of the time of a message or a collective: by the latency and the
-bandwidth of its links, and by a table of measured ones. The middle of what both miss measured NCCL
-curves by, 4 to 27 % and 3 to 7 % (``collectives/table.py``).
+"""The expected relative errors of the time of a message or collective: by latency and bandwidth of
+its links, and by a measured table. The middle of the errors on measured NCCL curves, 4 to 27 % and
+3 to 7 % (``collectives/table.py``).
 """
 
 STEP_ERROR, CPU_STEP_ERROR = 0.016, 0.044
-"""The expected relative error of a whole step whose ops were all measured alone: caches are warmer
-in a step, clocks fall. Measured (``python -m benchmarks.draws``): the step that the header of a
-profile tells beside the sum of its rows, where the device holds it up; an H100, a CPU.
+"""The expected relative error of a whole step whose ops were all measured alone: in a step caches
+are warmer, and clocks fall. Measured (``python -m benchmarks.draws``) on an H100 and a CPU: the
+step in a profile's header against the sum of its rows, where the device is the bottleneck.
 """
 
 _UNIT = 2.0**-53  # the distance of two uniforms
 
 
 class ErrorSource(NamedTuple):
-    """A cost that may be wrong: the class that shares a part of its error, its name (a profile key,
-    a message over a kind of link), and its expected relative error (0.1 is 10 %).
+    """A cost that may be wrong: the class with which it shares a part of its error, its name (a
+    profile key, a message over a kind of link), and its expected relative error (0.1 is 10 %).
     """
 
     of_class: str
@@ -81,14 +82,14 @@ def _mean_error(sigma: float) -> float:
 
 
 def normals(names: Sequence[str], seed: int, draws: int) -> Floats:
-    """Standard normals, a row a name and a column a draw; a cell depends on its name, the seed and
-    the number of its draw alone.
+    """Standard normals, a row for each name and a column for each draw. A value depends only on its
+    name, the seed and the number of its draw.
     """
     stream = np.random.Philox(key=0)
     begin: Any = stream.state  # to set a key takes a third of the time that a generator takes
     bits = np.empty((len(names), 2 * draws), np.uint64)
     for row, name in zip(bits, names, strict=True):
-        # A hash of its own: that of Python differs from process to process.
+        # Python's own hash differs from process to process.
         digest = hashlib.blake2b(name.encode(), digest_size=8).digest()
         begin["state"]["key"] = np.array([seed, int.from_bytes(digest, "little")], np.uint64)
         stream.state = begin
@@ -102,7 +103,7 @@ def normals(names: Sequence[str], seed: int, draws: int) -> Floats:
 def drawn_factors(
     sources: Sequence[ErrorSource], seed: int, draws: int, shared: float = SHARED
 ) -> Floats:
-    """The factor of each cost's time, a row a draw and a column a source."""
+    """The factors on the times of costs, a row for each draw and a column for each source."""
     classes = {name: row for row, name in enumerate(dict.fromkeys(s.of_class for s in sources))}
     row_of = np.array([classes[source.of_class] for source in sources], np.int64)
     of_class = normals([f"class {name}" for name in classes], seed, draws)

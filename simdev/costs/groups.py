@@ -1,13 +1,13 @@
-"""The measured rows of one op class and dtype on one kind of device, and what fits to them say of
-ops that were not measured: three scalars by least mean |log error|.
+"""The measured rows of one op class and dtype on one kind of device, and fits to them that estimate
+other ops: three scalars with the least mean |log error|.
 
-The error |log(predicted / measured)| treats twice too slow and twice too fast alike, and its mean
-is not drawn by outliers as squares would be. It is neither smooth nor convex, so the fit starts
-from the best of a grid that the rows themselves span, and looks about with halving steps in all 26
+The error |log(predicted / measured)| is the same for twice too slow and twice too fast, and
+outliers move its mean less than a mean of squares. It is neither smooth nor convex, so the fit
+starts from the best points of a grid that the rows span, and searches with halving steps in all 26
 directions of the three logarithms.
 
-``Estimates`` (``ladder``) makes the groups and takes their answers for the rung "fitted";
-``surface`` takes them where rates do not grow with the extents.
+``Estimates`` (``ladder``) makes the groups, whose answers are the rung "fitted"; ``surface`` uses
+them where rates do not grow with the extents.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _TINY = -700.0  # logarithm of a rate that never binds
 
 @dataclass(frozen=True, slots=True)
 class Points:
-    """Measured rows as columns: seconds at the peak compute and memory rates, and the seconds
+    """Columns of measured rows: seconds at the peak compute rate, at the peak memory rate, and
     measured (all > 0).
     """
 
@@ -60,22 +60,22 @@ class Points:
         return len(self.seconds)
 
     def take(self, rows: NDArray[np.int64] | NDArray[np.bool_] | slice) -> Points:
-        """Some of the rows."""
+        """The points of some rows."""
         return Points(self.compute[rows], self.memory[rows], self.seconds[rows])
 
 
 def predicted(scalars: Scalars, points: Points) -> Floats:
-    """Seconds that the three scalars say for each point."""
+    """The seconds of each point by the three scalars."""
     bound = np.maximum(points.compute / scalars.compute, points.memory / scalars.memory)
     return np.asarray(scalars.overhead + bound, np.float64)
 
 
 @dataclass(frozen=True, eq=False)
 class Fit:
-    """The scalars fitted to some points; ``prior`` tells what they do not show.
+    """The scalars fitted to some points, with a ``prior`` for what the points do not determine.
 
-    Fewer than FEWEST points cannot tell three scalars: they tell by which factor their prior is
-    off.
+    Fewer than FEWEST points cannot determine three scalars; they only give a common factor on the
+    prior.
     """
 
     points: Points
@@ -83,12 +83,13 @@ class Fit:
 
     @cached_property
     def scalars(self) -> Scalars:
-        """The scalars of least mean |log error|."""
+        """The scalars with the least mean |log error|."""
         return self._of(self.points)
 
     @cached_property
     def error(self) -> float:
-        """Mean relative error on points left out, in five folds (one a point below ten).
+        """Mean relative error on left-out points, in five folds (below ten points, one point a
+        fold).
 
         Needs two points.
         """
@@ -115,16 +116,17 @@ def stretched(scalars: Scalars, points: Points) -> Scalars:
 def fit_scalars(
     points: Points, prior: Scalars | None = None, start: Scalars | None = None
 ) -> Scalars:
-    """The scalars of least mean |log error| over the points (at least one).
+    """The scalars with the least mean |log error| over the points (at least one).
 
-    A rate that binds at fewer than two points is not told by them: it is taken from ``prior`` where
-    there is one, and is never slower than the fastest point shows. ``start`` spares the grid.
+    Points determine a rate only where it binds at two of them at least. Else the rate is the
+    prior's, if there is one, and never slower than the fastest point shows. With ``start`` the grid
+    is left out.
     """
     thin = points.take(slice(None, None, -(-len(points) // _MOST)))
     if start is None:
         starts, step = _grid(thin), _FIRST_STEP
     else:
-        # Folds differ little from the whole: a short descent from its scalars does.
+        # Folds differ little from the whole, so a short descent from its scalars is enough.
         rates = [start.compute, start.memory, 1 / max(start.overhead, 1e-12)]
         starts, step = -np.log(np.array([rates])), _NEAR_STEP
     ends = np.array([_descended(thin, corner, step) for corner in starts])
@@ -132,18 +134,18 @@ def fit_scalars(
 
 
 def _errors(points: Points, logs: Floats) -> Floats:
-    """Mean |log error| for each row of ``logs``: log seconds per ideal second of compute and
-    memory, log overhead.
+    """Mean |log error| for each row of ``logs``: the logarithms of seconds per ideal second of
+    compute and of memory, and of the overhead.
     """
     slopes = np.exp(logs)
     bound = np.maximum(slopes[:, :1] * points.compute, slopes[:, 1:2] * points.memory)
     errors = np.abs(np.log((slopes[:, 2:] + bound) / points.seconds)).mean(axis=1)
-    # Logarithms may differ in their last bit between processors; what they decide must not.
+    # Rounded: last bits of logarithms differ between processors, and must not decide.
     return np.asarray(np.round(errors, 10), np.float64)
 
 
 def _grid(points: Points) -> Floats:
-    """The best starts among the slopes and overheads that single points would explain."""
+    """The best starts among combinations of slopes and overheads that single points suggest."""
     least = points.seconds.min()
     overheads = [np.log(least) - 7, *np.log(np.quantile(points.seconds, _QUANTILES[:-1]))]
     corners = np.array(
@@ -163,7 +165,7 @@ def _slopes(points: Points, ideal: Floats) -> list[float]:
 
 
 def _descended(points: Points, start: Floats, step: float) -> Floats:
-    """Steps to the best neighbour, halved where none is better."""
+    """The end of a descent to the best neighbour; the step is halved where none is better."""
     here, error = start, float(_errors(points, start[None])[0])
     while step > _LAST_STEP:
         around = here + step * _DIRECTIONS
@@ -177,7 +179,7 @@ def _descended(points: Points, start: Floats, step: float) -> Floats:
 
 
 def _settled(points: Points, slopes: Floats, prior: Scalars | None) -> Scalars:
-    """The scalars of fitted slopes (seconds per ideal second) and overhead, to five digits."""
+    """The scalars, to five digits, from fitted slopes (seconds per ideal second) and overhead."""
     by_compute, by_memory = slopes[0] * points.compute, slopes[1] * points.memory
     matters = np.maximum(by_compute, by_memory) > slopes[2] / 10
     bounds = (
@@ -194,24 +196,24 @@ def _settled(points: Points, slopes: Floats, prior: Scalars | None) -> Scalars:
 
 
 def _shown(points: Points, ideal: Floats, overhead: float, default: float) -> float:
-    """A rate at which this bound slows no point that lasts clearly longer than the overhead; the
-    default if faster.
+    """The fastest rate that some point clearly longer than the overhead requires, or ``default`` if
+    that is faster.
     """
     rest = points.seconds - overhead
     some = rest > overhead / 10
     return max(default, float((ideal[some] / rest[some]).max(initial=0.0))) or 1.0
 
 
-FEWEST_NEAR = 8  # rows of a dtype that neighbours of it need
+FEWEST_NEAR = 8  # rows of a dtype that the rung "interpolated" needs
 
 
 @dataclass(frozen=True, eq=False)
 class Group:
-    """Measured rows of one op class and dtype on one kind of device: what each asked, and its
-    seconds.
+    """Measured rows of one op class and dtype on one kind of device: the load and the seconds of
+    each.
 
-    ``spec`` is the datasheet of the device, where there is one, and ``chip`` that of the same chip
-    under another power cap.
+    ``spec`` is the datasheet of the device, if there is one, ``chip`` the datasheet of the same
+    chip under another power cap.
     """
 
     op_class: str
@@ -230,19 +232,19 @@ class Group:
 
     @cached_property
     def datasheet(self) -> Scalars | None:
-        """The three scalars by the datasheet; None without one."""
+        """The three scalars of the datasheet; None without one."""
         if self.spec is None:
             return None
         return datasheet_scalars(self.spec, self.op_class, self.dtype, self.chip)
 
     @cached_property
     def fit(self) -> Fit | None:
-        """The three scalars of the op class; None where its rows are too few."""
+        """The fit to all rows of the op class; None where they are too few."""
         return Fit(self.points, self.datasheet) if len(self.loads) >= FEWEST else None
 
     @cached_property
     def _fits(self) -> Mapping[str, Fit]:
-        """The scalars of each kind by its own rows: kernels of one class may be unlike."""
+        """The fit to the rows of each kind, since kernels of one class may differ."""
         if self.fit is None:
             return {}
         kinds = np.array([load.kind for load in self.loads])
@@ -253,19 +255,19 @@ class Group:
         }
 
     def fit_of(self, kind: str) -> Fit | None:
-        """The fit that answers for a kind: by its own rows, else by those of its class."""
+        """The fit for a kind: by its own rows, else by the rows of its class."""
         return self._fits.get(kind, self.fit)
 
     @cached_property
     def datasheet_error(self) -> float | None:
-        """Mean relative error of the bare datasheet on the rows."""
+        """Mean relative error of the datasheet alone on the rows."""
         if self.datasheet is None or not self.loads:
             return None
         ratios = predicted(self.datasheet, self.points) / self.points.seconds
         return float(np.abs(ratios - 1).mean())
 
     def seconds(self, load: Load) -> float | None:
-        """Seconds by the best scalars known: fitted, else the datasheet's."""
+        """Seconds by the fitted scalars, else by the datasheet's."""
         fit = self.fit_of(load.kind)
         scalars = fit.scalars if fit else self.datasheet
         return scalars.seconds(ideal_seconds(load, self.spec)) if scalars else None
@@ -285,7 +287,7 @@ def estimate(seconds: float, rung: str, error: float | None, basis: str) -> OpCo
 
 
 def measured_rows(profiles: Iterable[Profile], device_kind: str) -> Iterator[Row]:
-    """The rows that were measured on a kind of device; of those with one key the first."""
+    """The rows that were measured on a kind of device; of rows with equal keys the first."""
     start, seen = device_prefix(device_kind), set()
     for profile in profiles:
         for key, row in profile.rows.items():
@@ -296,7 +298,7 @@ def measured_rows(profiles: Iterable[Profile], device_kind: str) -> Iterator[Row
 
 
 def device_prefix(device_kind: str) -> str:
-    """How the keys of a kind of device begin."""
+    """The beginning of all keys of a kind of device."""
     return "[" + json.dumps(device_kind) + ","
 
 
@@ -314,8 +316,8 @@ def rows_by_class(profiles: Iterable[Profile], device_kind: str) -> Mapping[str,
 def groups_of(
     name: str, rows: Iterable[Row], spec: DeviceSpec | None, chip: DeviceSpec | None = None
 ) -> Mapping[str, Group]:
-    """The groups of an op class by dtype from its rows; those whose work, or whose dtype's peak, is
-    not known stay out.
+    """The groups of an op class by dtype. Rows of unknown work, or in a dtype without a peak, are
+    left out.
     """
     by_dtype: dict[str, list[tuple[Load, float]]] = {}
     for row in rows:

@@ -1,4 +1,4 @@
-"""The ladder of costs: where the time of an op comes from, rung by rung.
+"""The ladder of costs: the sources of an op's time, one rung each, from the surest down.
 
 given         the graph says it (``Op.time``).
 measured      a row of a profile, the first profile that has one.
@@ -10,12 +10,12 @@ roofline      the datasheet, with its efficiencies or the class default.
 memory pass   bytes of operands and outputs over the datasheet's bandwidth, for kinds of ops that
               simdev has no description of.
 
-Lowering, oracle, searches and checker ask ``CostModel``. It answers the rungs given, measured and
-memory pass; ``Estimates`` works out all others. A row of a profile that was not measured names the
-rung that made it.
+Lowering, oracle, searches and checker ask ``CostModel``. It answers on the rungs given, measured
+and memory pass; ``Estimates`` works out all others. A row of a profile that was not measured names
+the rung that made it.
 
-Every answer names its rung. An estimate also has an expected relative error, None where nothing
-tells it:
+Every answer names its rung. An estimate also has an expected relative error, None where it is
+unknown:
 
 - interpolated, fitted: the error on measured rows, each left out in turn (``surface.py``,
   ``groups.py``);
@@ -26,11 +26,11 @@ tells it:
 An op that no rung knows has the cost None, never a guess.
 
 A new rung is a name in ``RUNGS`` (``rows.py``), whose order is that of every list of rungs, and a
-turn in ``Estimates.cost`` or ``Estimates.estimates``. ``lowering/origins.py`` and ``_sources`` of
-``lowering/hybrid/__init__.py`` add up times by the names of RUNGS, so they need no edit. Whoever
-means a single rung uses its constant: ROOFLINE (``lowering/hybrid/durations.py`` puts its own
-datasheet in place of that rung, so a new estimate below it has to be named there), MEMORY_PASS,
-and KNOWN for what is no estimate. ``docs/how-to/profiles.md``, ``benchmarks/ladder.py`` and
+branch of ``Estimates.cost`` or ``Estimates.estimates``. ``lowering/origins.py`` and ``_sources`` of
+``lowering/hybrid/__init__.py`` add up times by the names of RUNGS, so they need no edit. Single
+rungs have constants: ROOFLINE (``lowering/hybrid/durations.py`` puts its own datasheet in place of
+that rung, so a new estimate below it has to be named there), MEMORY_PASS, and KNOWN for the rungs
+that are no estimates. ``docs/how-to/profiles.md``, ``benchmarks/ladder.py`` and
 ``benchmarks/grids.py`` list rungs in words. Tests: ``tests/costs/test_ladder.py``.
 """
 
@@ -80,8 +80,9 @@ from .surface import Surface
 
 _FEWEST_ERRORS = 3  # rows that an expected error needs (ours): the mean of fewer says little
 CARRIED_ERROR = 0.12
-"""The error that carrying over adds to an estimate's where no shared row tells it: by so much the
-fractions of the peak that products reach differ between seven GPUs, in the mean."""
+"""The error added to an estimate that is carried over without shared rows: the mean difference
+between seven GPUs in the share of the peak that products reach.
+"""
 
 Arguments = ParamSpec("Arguments")
 Value = TypeVar("Value")
@@ -89,7 +90,7 @@ Method = Callable[Concatenate["Estimates", Arguments], Value]
 
 
 def _once(method: Method[Arguments, Value]) -> Method[Arguments, Value]:
-    """A method of Estimates whose answers are remembered, by its arguments."""
+    """A method of Estimates that remembers its answers by its arguments."""
 
     @wraps(method)
     def answer(self: Estimates, /, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Value:
@@ -105,8 +106,8 @@ def _once(method: Method[Arguments, Value]) -> Method[Arguments, Value]:
 class Estimates:
     """Estimates from measured rows and datasheets; remembers tables, fits and answers.
 
-    A table or a fit is made when an op first needs it: most steps are measured whole. Where it
-    ``carries``, what was measured on one kind of device tells of others.
+    A table or a fit is made when an op first needs it: most steps are measured whole. With
+    ``carries``, rows of one kind of device also serve to estimate others.
     """
 
     def __init__(
@@ -121,12 +122,12 @@ class Estimates:
 
     @cached_property
     def kinds(self) -> tuple[str, ...]:
-        """The kinds of device of which some profile has a row."""
+        """The kinds of device that some profile has a row of."""
         kinds = (kind for profile in self.profiles for kind in profile.device_kinds)
         return tuple(dict.fromkeys(kinds))
 
     def knows(self, device_kind: str) -> bool:
-        """Whether there are rows or a datasheet of a kind of device: without either nothing can be
+        """Whether a kind of device has rows or a datasheet; without either nothing can be
         estimated.
         """
         return device_kind in self.specs or device_kind in self.kinds
@@ -137,24 +138,24 @@ class Estimates:
 
     @_once
     def groups(self, device_kind: str, op_class: str) -> Mapping[str, Group]:
-        """The measured rows of an op class on a kind of device by dtype, with their fits."""
+        """The measured rows of an op class on a kind of device, with their fits, by dtype."""
         rows = self._rows(device_kind).get(op_class, [])
         return groups_of(op_class, rows, *self._sheets(device_kind))
 
     @_once
     def group(self, device_kind: str, op_class: str, dtype: str = "float32") -> Group:
-        """The measured rows of one dtype, perhaps none."""
+        """The measured rows of an op class in one dtype; the group may be empty."""
         known = self.groups(device_kind, op_class).get(dtype)
         return known or Group(op_class, dtype, (), (), *self._sheets(device_kind))
 
     def _sheets(self, device_kind: str) -> tuple[DeviceSpec | None, DeviceSpec | None]:
-        """The datasheet of a kind of device, and that of the same chip under another power cap."""
+        """The datasheets of a kind of device, and of the same chip under another power cap."""
         spec = self.specs.get(device_kind)
         return spec, None if spec is None else self.specs.get(spec.measured_as)
 
     def cost(self, key: str, load: Load, device_kind: str) -> OpCost | None:
-        """The answer of the first of the rungs interpolated, fitted, scaled and roofline that has
-        one; None where none has. Where a datasheet has no peak for the dtype no rung is asked.
+        """The first answer of the rungs interpolated, fitted, scaled and roofline; None where none
+        answers, or where the datasheet has no peak for the dtype.
         """
         if not is_covered(load, self.specs.get(device_kind)):
             return None
@@ -166,13 +167,13 @@ class Estimates:
         return replace(answer, seconds=least, basis=f"{answer.basis}; no less than a launch")
 
     def estimates(self, load: Load, device_kind: str) -> Iterator[OpCost]:
-        """The answers of the rungs "interpolated" and "fitted", where there are rows enough, with
-        their expected errors.
+        """The answers of the rungs "interpolated" and "fitted", with their expected errors, where
+        there are enough rows.
         """
         group = self.group(device_kind, load.op_class, load.dtype)
         alike = sum(len(other.extents) == len(load.extents) for other in group.loads)
         if alike >= FEWEST_NEAR:
-            # Of its dtype alone where no datasheet tells how dtypes compare.
+            # Only rows of its dtype where no datasheet says how dtypes compare.
             dtypes: tuple[str, ...] = (load.dtype,)
             if device_kind in self.specs:
                 dtypes = tuple(self.groups(device_kind, load.op_class))
@@ -190,7 +191,7 @@ class Estimates:
     def _surface(
         self, device_kind: str, op_class: str, dtypes: tuple[str, ...], count: int
     ) -> Surface:
-        """The rows of a class and of these dtypes that have ``count`` extents."""
+        """The surface of the rows of an op class in these dtypes that have ``count`` extents."""
         groups = self.groups(device_kind, op_class)
         pairs = [
             pair
@@ -215,8 +216,8 @@ class Estimates:
         return estimate(group.datasheet.seconds(ideal), ROOFLINE, error, basis)
 
     def memory_pass(self, moved: int, device_kind: str) -> OpCost | None:
-        """So many bytes at the datasheet's bandwidth, no less than a launch; None where there is no
-        datasheet.
+        """The time of a pass over ``moved`` bytes at the datasheet's bandwidth, at least a launch;
+        None without a datasheet.
         """
         spec = self.specs.get(device_kind)
         if spec is None:
@@ -227,8 +228,8 @@ class Estimates:
 
     @_once
     def _error_of_datasheets(self, device_kind: str, op_class: str, dtype: str) -> float:
-        """On this kind of device, else on the others that have a datasheet and rows, else as
-        published.
+        """The mean error of datasheets: by rows of this kind of device, else by rows of all kinds
+        with a datasheet, else ROOFLINE_ERROR.
         """
         for kinds in ((device_kind,), tuple(self.specs)):
             groups = [self.group(kind, op_class, dtype) for kind in kinds]
@@ -240,18 +241,18 @@ class Estimates:
         return ROOFLINE_ERROR
 
     def datasheet_error(self, load: Load, device_kind: str) -> float:
-        """The expected error of a datasheet's answer for a long kernel: that of its op class, and
-        CARRIED_ERROR more where no row is of this kind of device and dtype.
+        """The expected error of the datasheet's answer for a long kernel: the error of its op
+        class, plus CARRIED_ERROR where this kind of device has no rows of the dtype.
         """
         rows = self.group(device_kind, load.op_class, load.dtype).loads
         error = DATASHEET_ERRORS.get(load.op_class)
         return ROOFLINE_ERROR if error is None else error + (0.0 if rows else CARRIED_ERROR)
 
     def scaled(self, key: str, load: Load, device_kind: str) -> OpCost | None:
-        """The time of the op on another kind of device, measured or else estimated, or on this one
+        """The time of the op on another kind of device (measured, else estimated), or on this kind
         in another dtype, times the ratio of the rooflines.
 
-        Of several kinds the one that is expected to err least, then the first in the profiles.
+        Of several, the time with the least expected error, then the first in the profiles.
         """
         others = self.kinds if self._carries else ()
         errors = [
@@ -269,8 +270,9 @@ class Estimates:
         return min(known, key=lambda cost: cost.rel_err or inf, default=None)
 
     def _recast(self, load: Load, device_kind: str) -> OpCost | None:
-        """From the same op in another dtype on the same kind of device, the best known. The ratio
-        of the rooflines is used, for an efficiency fitted in one dtype does not hold in another.
+        """The estimate from the same op in another dtype on this kind of device, with the least
+        error. The ratio of datasheets is used: an efficiency fitted in one dtype does not hold in
+        another.
         """
         known = []
         if device_kind in self.specs:
@@ -286,8 +288,8 @@ class Estimates:
         return min(known, key=lambda cost: cost.rel_err or inf, default=None)
 
     def _carried(self, load: Load, source: str, target: str) -> OpCost | None:
-        """From an estimate of another kind of device, where both have a datasheet and neither or
-        both are processors: caches of the one say nothing of the other's.
+        """The estimate from another kind of device, where both have a datasheet, and both or
+        neither are processors: caches of one kind say nothing about the other.
         """
         specs = self.specs.get(source), self.specs.get(target)
         if source == target or not specs[0] or not specs[1]:
@@ -303,7 +305,7 @@ class Estimates:
         return estimate(seconds, "scaled", near.rel_err + CARRIED_ERROR, basis)
 
     def _brought(self, key: str, load: Load, source: str, target: str) -> float | None:
-        """Seconds on ``target`` of a row of ``source``."""
+        """The seconds on ``target`` by the measured row of ``source`` with this key."""
         measured, spec = self._seconds(source).get(key), self.specs.get(target)
         if measured is None or spec is None:
             return None
@@ -313,12 +315,12 @@ class Estimates:
         return measured * ratio if ratio else None
 
     def _ratio(self, load: Load, source: str, target: str) -> float:
-        """The roofline of a kind of device over that of another; 0 where the other has none.
+        """The ratio of the target's roofline to the source's; 0 where the source has none.
 
-        The target's time is always that of its datasheet. The source's is that of the scalars
-        fitted to its rows where the target's datasheet has an efficiency of its own for the class
-        and dtype, or the source has no datasheet. Else it is that of the source's datasheet: then
-        an op that is slower than its datasheet says is taken to be so on both devices.
+        The target's time always comes from its datasheet. The source's time comes from the scalars
+        fitted to its rows where the target's datasheet has an efficiency for the op class and
+        dtype, or the source has no datasheet. Else it comes from the source's datasheet: then an op
+        that is slower than its datasheet says is taken to be so on both devices.
         """
         here = self.group(target, load.op_class, load.dtype)
         group = self.group(source, load.op_class, load.dtype)
@@ -331,17 +333,14 @@ class Estimates:
 
     @_once
     def _seconds(self, device_kind: str) -> Mapping[str, float]:
-        """The measured rows of a kind of device, by key."""
+        """The measured seconds on a kind of device, by key."""
         rows, pace = measured_rows(self.profiles, device_kind), pace_of(self.specs.get(device_kind))
         return {row.key: float(row.device_seconds(pace)) for row in rows}
 
     @_once
     def _scaling_error(self, source: str, target: str, op_class: str) -> float | None:
-        """Mean relative error of scaling from ``source`` over the keys that it shares with a kind
-        that has rows.
-
-        That kind is the target itself where it has some, else any third one. None where no two
-        devices share enough.
+        """Mean relative error of scaling from ``source``, over the keys that it shares with the
+        target, or where these are too few with any third kind. None where these are too few, too.
         """
         errors = self._errors_shared(source, target, op_class)
         if len(errors) < _FEWEST_ERRORS:
@@ -365,7 +364,7 @@ class Estimates:
 
 
 def _remarks(load: Load, group: Group, ideal: tuple[float, float]) -> Iterator[str]:
-    """Remarks for people on an answer of the datasheet."""
+    """Remarks on an answer of the datasheet, for people."""
     assert group.spec is not None
     assert group.datasheet is not None
     computes = ideal[0] / group.datasheet.compute > ideal[1] / group.datasheet.memory
@@ -378,7 +377,7 @@ def _remarks(load: Load, group: Group, ideal: tuple[float, float]) -> Iterator[s
 
 
 def _in_dtype(load: Load, dtype: str) -> Load:
-    """An op in another dtype: as many operations on elements of other sizes."""
+    """The op in another dtype: the same operations on elements of another size."""
     share = Fraction(bits_of(dtype), bits_of(load.dtype))
     return replace(
         load, dtype=dtype, read=int(load.read * share), written=int(load.written * share)
@@ -392,33 +391,32 @@ def _datasheet_seconds(load: Load, group: Group) -> float:
 
 
 def _moved(key: str, source: str, target: str) -> str:
-    """The key of an op of ``source`` on the kind of device ``target``."""
+    """The key on the kind of device ``target`` of an op with this key on ``source``."""
     return device_prefix(target) + key[len(device_prefix(source)) :]
 
 
-# Leaves and views, unless the graph or a profile says otherwise.
+# The cost of leaves and views, unless the graph or a profile gives one: they compute nothing and
+# move no byte.
 FREE_OF_COST = OpCost(Fraction(0), "given")
 
 
 _LEARNT: dict[Any, Estimates] = {}
-"""Estimates fitted to the rows that ship, by the identities (``id``) of their profiles. These are
-read once and never dropped, so no other profile gets the same identity.
+"""Estimates fitted to shipped rows, by the identities (``id``) of their profiles, which are read
+once and never dropped, so no other profile gets the same identity.
 """
 Source = Profile | str | os.PathLike[str] | Mapping[str, Any]
-"""A profile, the path of its file, or what the file says: ``{"header": {}, "rows": []}``."""
+"""A profile, the path of its file, or the content of the file: ``{"header": {}, "rows": []}``."""
 
 
 @dataclass(frozen=True, init=False)
 class CostModel:
-    """The ladder over profiles and datasheets; ``strict`` refuses all that was not given or
-    measured.
+    """The ladder over profiles and datasheets; ``strict`` allows only given and measured times.
 
     ``profiles`` are one or several, each a Profile or the path of its file:
-    ``CostModel("profiles/x.jsonl")``. With None a Scenario of a large model chooses: it takes the
-    measured rows that ship for its devices, each kind of device its own. With () there are no rows,
-    so datasheets alone. ``specs`` are datasheets; a Scenario finds the shipped ones of the kinds of
-    a cluster and of profiles. Raises InputError where two specs are of one kind, and for a file
-    that is no profile.
+    ``CostModel("profiles/x.jsonl")``. With None a Scenario of a large model takes the measured rows
+    that ship for each kind of its devices. With () there are no rows, only datasheets. ``specs``
+    are datasheets; a Scenario finds the shipped ones of the kinds of a cluster and of profiles.
+    Raises InputError where two specs are of one kind, and for a file that is no profile.
 
     ``shipped`` is None where the caller named the profiles, and () where they are still open. After
     a Scenario has chosen shipped rows it holds the datasheets of the devices on which these were
@@ -440,7 +438,7 @@ class CostModel:
     ) -> None:
         object.__setattr__(self, "shipped", () if profiles is None else shipped)
         profiles = () if profiles is None else profiles
-        # A text and a mapping are iterable, too, but are one profile.
+        # A text and a mapping are iterable, too, but mean one profile.
         if isinstance(profiles, (str, Mapping)) or not isinstance(profiles, Iterable):
             profiles = (profiles,)
         object.__setattr__(self, "profiles", tuple(map(_opened, profiles)))
@@ -459,8 +457,8 @@ class CostModel:
         """The ladder with these datasheets. Where its profiles were left open it also gets
         ``rows``, which were measured on the devices of the datasheets ``shipped``.
 
-        The result is remembered, and with it its fits and answers, for hundreds of scenarios may be
-        made from one.
+        The result is remembered, and with it its fits and answers, since hundreds of scenarios may
+        share a model.
         """
         if self.shipped is None:
             rows, shipped = self.profiles, None
@@ -481,7 +479,7 @@ class CostModel:
         """The rungs below the measured one."""
         if not self.shipped:
             return Estimates(self.profiles, {spec.kind: spec for spec in self.specs})
-        # Fitting takes seconds, and the same rows teach the same in any model.
+        # Fitting takes seconds, and equal rows give equal fits in any model.
         key = tuple(map(id, self.profiles))
         if key not in _LEARNT:
             known = {spec.kind: spec for spec in self.shipped}
@@ -489,7 +487,7 @@ class CostModel:
         return _LEARNT[key]
 
     def cost(self, graph: Graph, position: int, device_kind: str) -> OpCost | None:
-        """Cost of one op of the graph on a kind of device, or None where nothing is known."""
+        """The cost of one op of the graph on a kind of device, or None where nothing is known."""
         op = graph.ops[position]
         seconds = op.seconds_on(device_kind)
         if seconds is not None:
@@ -501,26 +499,22 @@ class CostModel:
         return known if known or self.strict else self.memory_pass(graph, position, device_kind)
 
     def memory_pass(self, graph: Graph, position: int, device_kind: str) -> OpCost | None:
-        """The last rung: None for an op that simdev has a description of, and where no datasheet
-        tells the bandwidth.
-        """
+        """The last rung; None for an op whose kind has a description, or without a datasheet."""
         if not _is_undescribed(graph, position):
             return None
         cost = self.estimates.memory_pass(whole_bytes(graph, position), device_kind)
         return None if cost is None or picoseconds(cost.seconds) > MAX_PS else cost
 
     def cost_of_key(self, key: str, kind: str, device_kind: str) -> OpCost | None:
-        """Cost of an op that is in no graph, by its profile key; ``kind`` and ``device_kind`` are
-        those of the key.
-        """
+        """The cost of an op by its profile key, in which both kinds stand, too."""
         answers = self.estimates.answers
         if key not in answers:
             answers[key] = self._answer(key, kind, device_kind)
         return answers[key]
 
     def host_cost(self, graph: Graph, position: int, device_kind: str) -> HostCost | None:
-        """The cost of dispatching one op of the graph to the host of a kind of device; None where
-        nothing is known.
+        """The cost of dispatching one op of the graph on the host of a kind of device, or None
+        where nothing is known.
         """
         return self._dispatches.column(graph, device_kind)[position]
 
@@ -529,18 +523,18 @@ class CostModel:
         return Dispatches(self.profiles, self.estimates.specs)
 
     def launches(self, graph: Graph, position: int, device_kind: str) -> int:
-        """How many kernels one op of the graph launches on a kind of device."""
+        """The number of kernels that one op of the graph launches on a kind of device."""
         return self._dispatches.launches(graph, device_kind)[position]
 
     def _answer(self, key: str, kind: str, device_kind: str) -> OpCost | None:
         row = next((profile.rows[key] for profile in self.profiles if key in profile.rows), None)
         if row is not None:
-            # A row whose source is no rung (somebody's own model) is an estimate, which ``strict``
-            # refuses; it is told as fitted.
+            # A row whose source is no rung (a user's own model) is an estimate: ``strict`` refuses
+            # it, and it is shown as fitted.
             rung = row.source if row.source in RUNGS else "fitted"
             allowed = rung in KNOWN or not self.strict
             seconds = row.device_seconds(pace_of(self.estimates.specs.get(device_kind)))
-            # The door bounds rows at the usual gap: a datasheet's may be a million times longer.
+            # Files check rows with the usual gap; a datasheet's gap may be a million times longer.
             allowed = allowed and picoseconds(seconds) <= MAX_PS
             return OpCost(seconds, rung, row.rel_err) if allowed else None
         load = load_of(key)
@@ -552,9 +546,7 @@ class CostModel:
         return None if cost is None or picoseconds(cost.seconds) > MAX_PS else cost
 
     def why_unknown(self, key: str, device_kind: str) -> str:
-        """Why nothing is known of an op's cost, for people; "" where its row is all that is
-        missing.
-        """
+        """The reason, for people, why an op's cost is unknown; "" where only its row is missing."""
         estimates = self.estimates
         answers = estimates.knows(device_kind) and not self.strict
         if estimates.kinds and device_kind not in estimates.kinds and not answers:
@@ -575,11 +567,11 @@ class CostModel:
 
 
 def _is_undescribed(graph: Graph, position: int) -> bool:
-    """Whether simdev knows of an op of a graph no more than the bytes of its tensors."""
+    """Whether only the bytes of its tensors are known of an op of the graph."""
     op = graph.ops[position]
     if not is_described(op.kind):
         return op.kind != NO_KIND
-    # Of a kind that is described, but keys leave out tensors without elements.
+    # Its kind has a description, but keys leave out tensors without elements.
     shapes = (*operand_shapes(graph, position), *(tensor.shape for tensor in op.made))
     return (
         any(0 in (shape or ()) for shape in shapes) and load_of(op_key(graph, position, "")) is None
@@ -591,6 +583,6 @@ def _opened(source: Source) -> Profile:
         return source
     if not isinstance(source, (str, os.PathLike, Mapping)):
         raise InputError(f"profiles: must be profiles or paths of their files, got {source!r}")
-    # By its name: files are a floor above, and only a path needs their reader.
+    # By name: the reader of files is on a floor above, and only a path needs it.
     profile: Profile = provided("read_profile")(source)
     return profile

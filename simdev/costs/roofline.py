@@ -2,8 +2,8 @@
 
 The model of all rungs below the measured one is time = overhead + max(F / (e1 x peak), B / (e2 x
 bandwidth)), with F floating-point operations and B bytes read and written (Williams, Waterman,
-Patterson, "Roofline", CACM 2009; the overhead is what a launch costs). The three scalars e1, e2 and
-overhead belong to a kind of device and an op class.
+Patterson, "Roofline", CACM 2009; the overhead is the cost of a launch). The three scalars e1, e2
+and overhead belong to a kind of device and an op class.
 
 A new field of a datasheet is a field of DeviceSpec and a key of its shape in ``files/device.py``; a
 dtype and its substitutes are in ``nouns/semantics/dtype.py``.
@@ -26,18 +26,17 @@ from ..nouns.semantics.keys import Load
 
 LAUNCH = Fraction(3, 10**6)
 LAUNCH_GAP = Fraction(8, 10**7)
-"""Seconds that pass between two kernels of a stream where no datasheet tells: with them the rows of
-seven steps on an H100 add up to what the steps take as replayed CUDA graphs, within 2 %.
+"""Seconds between two kernels of a stream where no datasheet gives them. With them, the rows of
+seven steps on an H100 add up to the times of the steps replayed as CUDA graphs, within 2 %.
 """
-# Of the peak in bfloat16: products that compute at least as fast are held back by the power cap.
+# A share of the peak in bfloat16: the power cap slows products that compute at least as fast.
 HOT = Fraction(6, 10)
-# FLOP/s or bytes/s: no device is slower, so a smaller rate is one whose unit was forgotten.
+# FLOP/s or bytes/s: no device is slower, so a smaller rate has lost its unit.
 LEAST_RATE = 10**6
-# Vector units share what they reach, and so do tensor cores of 16 bits; neither says anything of
-# the other.
+# Dtypes whose efficiencies are alike: both run on vector units, or both on tensor cores of 16 bits.
 KIN = {"float64": "float32", "float16": "bfloat16", "bfloat16": "float16"}
 ANY = "any"
-"""In place of a dtype: an efficiency that holds whatever the dtype."""
+"""An efficiency for all dtypes, in place of a dtype's name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +45,8 @@ class Efficiency:
 
     ``compute`` and ``memory`` are fractions of the peaks, in (0, 4]: above 1 where a method needs
     fewer operations than were counted (Winograd). ``overhead`` is in seconds. They are stored as
-    exact fractions; ``None`` for ``compute`` or ``memory`` means not known: then the class
-    default counts. Raises InputError.
+    exact fractions; ``None`` for ``compute`` or ``memory`` means unknown: then the class default
+    counts. Raises InputError.
     """
 
     compute: Fraction | None = None
@@ -70,17 +69,16 @@ class DeviceSpec:
     """The datasheet of a kind of device, as far as it is known. Raises InputError.
 
     ``flops`` are peak FLOP/s by dtype (names of PEAKS; dense, no sparsity), ``memory_bandwidth``
-    bytes/s, ``memory`` bytes, ``launch`` the seconds that the launch of one op costs,
-    ``blas_workspace`` the bytes of each workspace that PyTorch hands to cuBLAS there.
-    ``efficiency`` is what is reached of the peaks, by op class ("gemm", "conv", ...; "default" for
-    all others) and in it by dtype (ANY: whatever the dtype, as a bare Efficiency says too).
-    ``launch_gap`` are the seconds between two kernels of a stream (None: not told), ``dispatch``
-    those in which a host dispatches a small op (None: not told). ``sustained`` and ``burst`` are
-    the FLOP/s by dtype that products were seen to hold for seconds, under the power cap, and for a
-    single call; ``sustained_clock`` is the share of the rate of one call that kernels near the peak
-    keep (None: not told). ``family`` ("hbm", "cpu", ...) tells which kinds are alike.
-    ``measured_as`` is the kind whose measured rows a large model takes here, longer or shorter by
-    the ratio of both datasheets ("": its own). ``provenance`` is carried along.
+    bytes/s, ``memory`` bytes, ``launch`` the seconds of the launch of one op, ``blas_workspace``
+    the bytes of each workspace that PyTorch gives to cuBLAS there. ``efficiency`` is the share of
+    the peaks that is reached, by op class ("gemm", "conv", ...; "default" for all others) and then
+    by dtype (ANY, or a bare Efficiency: all dtypes). ``launch_gap`` is the seconds between two
+    kernels of a stream, ``dispatch`` the seconds in which a host dispatches a small op (None:
+    unknown). ``sustained`` and ``burst`` are the measured FLOP/s of products by dtype, over seconds
+    under the power cap, and in a single call; ``sustained_clock`` is the share of the rate of a
+    single call that kernels near the peak keep (None: unknown). ``family`` ("hbm", "cpu", ...)
+    groups similar kinds. ``measured_as`` is the kind whose measured rows large models use here,
+    scaled by the ratio of both datasheets ("": its own). ``provenance`` is carried along.
     """
 
     kind: str
@@ -135,8 +133,8 @@ class DeviceSpec:
 
     def efficiency_of(self, op_class: str, dtype: str) -> Efficiency | None:
         """The efficiency of a class (or "default") in a dtype, in the dtype that computes it here,
-        or in a dtype of the same units (KIN). None where only efficiencies of other dtypes are
-        known, which say nothing of this one.
+        or in a dtype of the same units (KIN). None where only efficiencies of unrelated dtypes are
+        known.
         """
         known = self.efficiency.get(op_class)
         if known is None or isinstance(known, Efficiency):
@@ -146,8 +144,8 @@ class DeviceSpec:
         return next((known[name] for name in names if name in known), None)
 
     def other_dtypes(self, op_class: str, dtype: str) -> tuple[str, ...]:
-        """The dtypes of which alone the efficiency of a class is known, where that says nothing of
-        this one (``efficiency_of``); () else.
+        """The dtypes with a known efficiency of a class, where none of them serves for this dtype
+        (``efficiency_of``); () else.
         """
         known = self.efficiency.get(op_class)
         if not isinstance(known, Mapping) or self.efficiency_of(op_class, dtype) is not None:
@@ -156,8 +154,8 @@ class DeviceSpec:
 
 
 class Pace(NamedTuple):
-    """How kernels follow one another: ``gap`` seconds between two, and those of ``hot`` FLOP/s or
-    more (None: none) at ``clock`` of the rate that one call alone has.
+    """The pace of successive kernels: ``gap`` seconds between two; kernels of ``hot`` FLOP/s or
+    more (None: none) run at ``clock`` of the rate of a single call.
     """
 
     gap: Fraction = LAUNCH_GAP
@@ -165,21 +163,21 @@ class Pace(NamedTuple):
     clock: Fraction = Fraction(1)
 
 
-# The shortest kernels of an H100 (profiles/h100): what a launch takes that moves next to nothing.
+# The shortest kernels of an H100 (profiles/h100): the time of a launch that moves almost nothing.
 KERNEL = Fraction(115, 10**8)
 PACE = Pace()
 """The pace of kernels on a device without a datasheet."""
 
 
 def least_seconds(spec: DeviceSpec | None) -> Fraction:
-    """The least time of an op that computes or moves something: a kernel and the gap behind it,
+    """The least time of an op that computes or moves something: a kernel and the gap after it,
     where the datasheet gives the gap; else 0.
     """
     return Fraction(0) if spec is None or spec.launch_gap is None else KERNEL + spec.launch_gap
 
 
 def pace_of(spec: DeviceSpec | None) -> Pace:
-    """The pace of kernels on a device, perhaps of no datasheet."""
+    """The pace of kernels on a device, with or without a datasheet."""
     if spec is None:
         return PACE
     gap = LAUNCH_GAP if spec.launch_gap is None else spec.launch_gap
@@ -206,30 +204,29 @@ def _dtype_problems(
             yield f'{path}: no dtype "{dtype}"; there are {", ".join((*PEAKS, *others))}'
 
 
-# What is reached of a datasheet's peaks where nothing else is known (between the fits of 7 GPUs);
-# the overhead is the launch of the datasheet then.
+# The efficiency where nothing else is known (between the fits of 7 GPUs); the overhead is then the
+# launch of the datasheet.
 CLASS_DEFAULT = Efficiency(Fraction(70, 100), Fraction(75, 100))
 
-# Expected error of the datasheet rung where no measured row can tell it: 0.37 to 0.57 over 35,742
-# GEMMs on 7 GPUs.
+# Expected error of the datasheet rung without measured rows: 0.37 to 0.57 over 35,742 GEMMs on 7
+# GPUs.
 ROOFLINE_ERROR = 0.5
 DATASHEET_ERRORS = {
     "gemm": 0.10, "attention": 0.25, "elementwise": 0.16, "data_movement": 0.23, "norm": 0.70,
     "softmax": 0.36, "reduction": 0.21, "optimizer": 0.24, "conv": 0.47,
 }  # fmt: skip
-"""The expected error of a datasheet's answer by op class, weighted by time: of the long kernels
-that large models have. Over the rows of an H100's grids, ``python -m benchmarks.grids``
+"""The expected error of a datasheet's answer by op class, weighted by time, for the long kernels of
+large models. From the rows of an H100's grids by ``python -m benchmarks.grids``
 (docs/reference/errors.md, column ``roofline``).
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Scalars:
-    """The three scalars: what is reached of the peak compute and memory rates, and the overhead in
+    """The three scalars: the compute and memory rates that are reached, and the overhead in
     seconds.
 
-    Relative to a datasheet they are fractions of its peaks; where there is none, absolute FLOP/s
-    and bytes/s.
+    With a datasheet the rates are fractions of its peaks, without one absolute FLOP/s and bytes/s.
     """
 
     compute: float
@@ -237,7 +234,7 @@ class Scalars:
     overhead: float
 
     def seconds(self, ideal: tuple[float, float]) -> float:
-        """Time of an op that needs ``ideal`` = (compute, memory) seconds at the peaks."""
+        """The time of an op that needs ``ideal`` = (compute, memory) seconds at the peaks."""
         return self.overhead + max(ideal[0] / self.compute, ideal[1] / self.memory)
 
 
@@ -245,7 +242,7 @@ def ideal_seconds(load: Load, spec: DeviceSpec | None) -> tuple[float, float]:
     """Seconds at the peak FLOP/s and at the peak bandwidth; without a datasheet, at 1 FLOP/s and 1
     byte/s.
 
-    Raises InputError where the datasheet tells no peak for the dtype (``is_covered``).
+    Raises InputError where the datasheet has no peak for the dtype (``is_covered``).
     """
     size = load.read + load.written
     if spec is None:
@@ -255,22 +252,20 @@ def ideal_seconds(load: Load, spec: DeviceSpec | None) -> tuple[float, float]:
 
 
 def is_covered(load: Load, spec: DeviceSpec | None) -> bool:
-    """Whether a datasheet tells how fast an op of this dtype computes; one that computes nothing
-    needs no peak.
-    """
+    """Whether the datasheet has a peak for the op's dtype; an op without FLOPs needs none."""
     return spec is None or not load.flops or peak_name(spec, load.dtype) is not None
 
 
 def peak_name(spec: DeviceSpec, dtype: str) -> str | None:
-    """The dtype whose peak in the datasheet counts for a dtype: itself, else the first of its
-    substitutes (STAND_INS) that has a peak; None: none has.
+    """The dtype whose peak in the datasheet is used for a dtype: the dtype itself, else the first
+    of its substitutes (STAND_INS) that has a peak, else None.
     """
     name = canonical(dtype)
     return next((peak for peak in (name, *STAND_INS.get(name, ())) if peak in spec.flops), None)
 
 
 def peak_flops(spec: DeviceSpec, dtype: str) -> Fraction:
-    """Peak FLOP/s for a dtype, perhaps of a substitute (``peak_name``).
+    """The peak FLOP/s for a dtype, perhaps of a substitute (``peak_name``).
 
     Raises InputError where there is none.
     """
@@ -290,11 +285,12 @@ def no_peak(spec: DeviceSpec, dtype: str) -> str:
 def datasheet_scalars(
     spec: DeviceSpec, op_class: str, dtype: str, chip: DeviceSpec | None = None
 ) -> Scalars:
-    """The scalars that the spec knows for an op class in a dtype, each else the class default.
+    """The scalars of an op class in a dtype by a datasheet; the class default for each that is
+    missing.
 
     ``chip`` is the datasheet of the same chip under another power cap, if there is one
-    (``measured_as``): what it reaches is reached at the clock of the spec, but for products of
-    which the spec itself tells what they sustain.
+    (``measured_as``): its efficiencies are used, at the clock of ``spec``, except for products
+    whose sustained rate ``spec`` itself gives.
     """
     special, default = (
         spec.efficiency_of(name, dtype) or Efficiency() for name in (op_class, "default")
@@ -309,13 +305,13 @@ def datasheet_scalars(
     return Scalars(
         float(compute or _default_compute(spec, dtype)),
         float(special.memory or default.memory or CLASS_DEFAULT.memory or 1),
-        # Not "or": an overhead of zero is known.
+        # ``or`` would skip an overhead of zero.
         float(next(value for value in overheads if value is not None)),
     )
 
 
 def clock_share(spec: DeviceSpec, chip: DeviceSpec | None) -> float:
-    """The clock of a device as a share of that of the same chip under another power cap.
+    """The clock of a device as a share of the clock of the same chip under another power cap.
 
     A cap holds the mean power over many kernels, so all of them share one clock.
     """
@@ -325,7 +321,7 @@ def clock_share(spec: DeviceSpec, chip: DeviceSpec | None) -> float:
 
 
 def _default_compute(spec: DeviceSpec, dtype: str) -> Fraction:
-    """The class default, but no more than what products sustain of the peak."""
+    """The class default, but no more than the share of the peak that products sustain."""
     share = CLASS_DEFAULT.compute or Fraction(1)
     name = peak_name(spec, dtype)
     if name is None or name not in spec.sustained:
@@ -339,5 +335,5 @@ def rounded(seconds: float) -> Fraction:
     Logarithms and sums may differ in their last bits from one machine to another; an estimate's
     sixth digit does not.
     """
-    # Read as a Decimal, which is faster than as a Fraction.
+    # Parsing as a Decimal is faster than as a Fraction.
     return Fraction(Decimal(f"{seconds:.5e}"))

@@ -1,10 +1,9 @@
-"""Measured times of operators: keys, rows, profiles, and the cost of an op as the ladder answers
-it.
+"""Measured times of operators: rows, profiles, and ``OpCost``, the ladder's answer.
 
-A Profile holds rows as they were measured, found by a key: what the op computes (kind, attributes,
+A Profile holds measured rows by their keys. A key says what the op computes (kind, attributes,
 operand shapes and dtypes, output shapes, phase) on which kind of device. ``files/profile.py`` reads
-and writes them, ``ladder`` answers from them; RUNGS names the rungs of that ladder, which reports
-(``report/measures/costs.py``) tell by these names.
+and writes profiles, ``ladder`` answers from them; RUNGS names the rungs of that ladder, also in
+reports (``report/measures/costs.py``).
 """
 
 from __future__ import annotations
@@ -22,26 +21,26 @@ from .roofline import PACE, Pace
 
 MEMORY_PASS, MEMORY_PASS_ERROR = "memory pass", 1.0
 """The rung of ops of which only the bytes are known, and its expected error (ours): such an op may
-well take twice as long, or next to nothing.
+take twice as long, or next to nothing.
 """
 
 ROOFLINE = "roofline"
-"""The rung of the datasheet; large models and closed forms of collectives answer on it, too."""
+"""The rung of the datasheet, also for large models and closed forms of collectives."""
 
 RUNGS = ("given", "measured", "interpolated", "fitted", "scaled", ROOFLINE, MEMORY_PASS)
 """The rungs of the cost ladder, from the surest down."""
 
 KNOWN = RUNGS[:2]
-"""The rungs that are no estimates: all that ``strict`` lets pass."""
+"""The rungs that are no estimates, the only ones that ``strict`` allows."""
 
 
-# A header is carried along and checked by nobody: it is whatever a tool wrote.
+# Nothing checks a header: it holds whatever a tool wrote.
 Header = Mapping[str, Any]
 """The header line of a profile, or an object in it."""
 
 
 def fields_of(header: Header) -> Header:
-    """The fields of the header line of a profile, under ``header`` or bare; empty without any."""
+    """The fields of a profile's header, bare or under ``header``; empty without any."""
     fields = header.get("header", header)
     return fields if isinstance(fields, Mapping) else {}
 
@@ -56,10 +55,10 @@ def object_at(value: Header, *path: str) -> Header:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One measured operator: its median time in seconds, and what was written about it.
+    """One measured operator: its median time in seconds, and further facts about it.
 
-    ``source`` tells where the time comes from ("measured", or another of RUNGS), ``rel_err`` its
-    relative error (0.1 is 10 %, None: not told), ``details`` is the whole row.
+    ``source`` is the origin of the time ("measured", or another of RUNGS), ``rel_err`` its relative
+    error (0.1 is 10 %, None: unknown), ``details`` the whole row.
     """
 
     key: str
@@ -73,21 +72,21 @@ class Row:
 
     @property
     def launches(self) -> int | None:
-        """Kernels that a call launches; None where the row does not tell."""
+        """The number of kernels that a call launches; None where the row has none."""
         count = self.details.get("launches")
         return None if count is None else int(count)
 
     @property
     def tells_kernels(self) -> bool:
-        """Whether it tells how many kernels a call launches and what they take."""
+        """Whether the row has the number of kernels that a call launches, and their time."""
         return self.details.get("kernel_ns") is not None and bool(self.launches)
 
     def device_seconds(self, pace: Pace = PACE) -> Fraction:
-        """Seconds that the op takes of its device.
+        """The seconds that the op occupies its device.
 
-        Those are its kernels' and a gap for each launch, where the row tells both (``kernel_ns``,
+        They are the kernels' time and a gap for each launch, where the row has both (``kernel_ns``,
         ``launches``), else the median of the calls. Kernels that draw more power than the device
-        keeps up, which one call alone does not show, take as much longer as the ``pace`` tells.
+        can sustain, which a single call does not show, take longer by the ``pace``.
         """
         if not self.tells_kernels:
             return self.seconds
@@ -99,7 +98,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Profile:
-    """Rows by key, with the header that tells how they were measured."""
+    """Rows by key, with the header that describes the measurement."""
 
     header: Header
     rows: Mapping[str, Row]
@@ -109,7 +108,7 @@ class Profile:
 
     @classmethod
     def of_rows(cls, header: Header, rows: Sequence[Row]) -> Profile:
-        """From rows in file order. Raises InputError where two rows have one key."""
+        """A profile from rows in file order. Raises InputError where two rows have equal keys."""
         first: dict[str, int] = {}
         refuse(
             f"rows[{i}]: the same key as rows[{first[row.key]}]: {row.key[:120]}"
@@ -120,13 +119,13 @@ class Profile:
 
     @property
     def about(self) -> Header:
-        """The fields of its header (``fields_of``)."""
+        """The fields of the header (``fields_of``)."""
         return fields_of(self.header)
 
     @cached_property
     def device_kinds(self) -> tuple[str, ...]:
-        """The kinds of device that its rows were measured on, in the order of their first rows."""
-        # The kind is first in a key: there is no need to parse the rest.
+        """The kinds of device in its rows, in the order of their first rows."""
+        # The kind of device comes first in a key, so the rest need not be parsed.
         decode = json.JSONDecoder().raw_decode
         return tuple(dict.fromkeys(str(decode(key, 1)[0]) for key in self.rows))
 
@@ -136,11 +135,11 @@ class Profile:
 
 @dataclass(frozen=True, slots=True)
 class OpCost:
-    """The time of an op on a kind of device, in seconds, with the rung of the ladder that answered
-    (one of RUNGS).
+    """The time of an op on a kind of device, in seconds, with the rung of the ladder (one of
+    RUNGS).
 
-    ``rel_err`` is its expected relative error (0.1 is 10 %, None: not told), ``basis`` what an
-    estimate rests on.
+    ``rel_err`` is the expected relative error (0.1 is 10 %, None: unknown), ``basis`` the source of
+    an estimate.
     """
 
     seconds: Fraction
@@ -151,10 +150,9 @@ class OpCost:
 
 @dataclass(frozen=True, slots=True)
 class CostMiss:
-    """Ops whose time had to be estimated: all those of one kind and one cost on one kind of device.
+    """Ops whose time was estimated: all ops of one kind with one cost on one kind of device.
 
-    ``op`` is the first of them by name, ``count`` how many there are, ``seconds`` their time
-    together.
+    ``op`` is the first name of them, ``count`` their number, ``seconds`` the sum of their times.
     """
 
     op: str

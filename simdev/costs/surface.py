@@ -1,18 +1,18 @@
 """The rung "interpolated": an op's time from the measured rows of its class on a kind of device.
 
-An op has a place by its *extents* (the logarithms of, say, m, n and k of a product). Its time is a
-roofline times a correction, which comes from the measured rows that lie nearest (``Neighbours``).
+The *extents* of an op (such as m, n and k of a product) are its coordinates, as logarithms. Its
+time is a roofline times a correction, which comes from the nearest measured rows (``Neighbours``).
 
 In this roofline the rates grow with the extents: a small op reaches less of the peak. The rates,
 the overhead and the extents at which half of a rate is reached are fitted four times, each fit the
 prior of the next: to all rows of the class; to a forward kind together with its gradients, since
 these launch equal grids of thread blocks; to the kind; to the kind in its dtype. Rows of other
-dtypes take part because demands are seconds at the rates that each dtype attains by the datasheet.
-Where the plainer roofline of three scalars (``groups.py``) has a clearly smaller error on rows that
-were left out, it is used instead.
+dtypes can be used because demands are in seconds at the rates that each dtype attains by the
+datasheet. Where the plainer roofline of three scalars (``groups.py``) has a clearly smaller error
+on rows that were left out, it is used instead.
 
-``Estimates`` of ``costs/ladder.py`` is the only caller. Guarded by ``tests/costs/test_surfaces.py``
-and ``test_estimates.py`` there; ``test_profile_accuracy.py`` holds the errors that
+``Estimates`` of ``costs/ladder.py`` is the only caller. Tests are ``tests/costs/test_surfaces.py``
+and ``tests/costs/test_estimates.py``; ``test_profile_accuracy.py`` holds the errors that
 ``docs/reference/errors.md`` states.
 """
 
@@ -63,8 +63,8 @@ _STEPS, _DAMPINGS, _LONGEST, _ENOUGH = 30, 8, 1.0, 1e-7
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Demands:
-    """The demands of n ops: ``compute`` and ``memory`` seconds [n] at the rates that the datasheet
-    attains, logarithms of ``extents`` [n, q], ``weight`` [n] of the slowdown.
+    """The demands of n ops: seconds [n] for ``compute`` and ``memory`` at the rates that the
+    datasheet attains, logarithms of ``extents`` [n, q], and the ``weight`` [n] of the slowdown.
     """
 
     compute: Floats
@@ -74,7 +74,7 @@ class Demands:
     slows_compute: bool
 
     def take(self, rows: NDArray[np.bool_]) -> Demands:
-        """Some of the ops."""
+        """The demands of some of the ops."""
         columns = (self.compute, self.memory, self.extents, self.weight)
         compute, memory, extents, weight = (column[rows] for column in columns)
         return Demands(compute, memory, extents, weight, self.slows_compute)
@@ -82,7 +82,7 @@ class Demands:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Prior:
-    """A normal prior of the logarithms of e1, e2, overhead and halves: mean and standard
+    """A normal prior of the logarithms of e1, e2, overhead and half lengths: mean and standard
     deviation.
     """
 
@@ -91,7 +91,7 @@ class Prior:
 
     @classmethod
     def around(cls, centre: Floats, spread: tuple[float, float]) -> Prior:
-        """A prior of the same spread for all rates, and another for all half lengths."""
+        """A prior with one spread for all rates and overhead, and another for all half lengths."""
         rates, halves = spread
         return cls(centre, np.array([rates] * 3 + [halves] * (len(centre) - 3)))
 
@@ -102,7 +102,7 @@ def log_seconds(parameters: Floats, demands: Demands) -> Floats:
 
 
 def fitted(demands: Demands, log_measured: Floats, prior: Prior) -> Floats:
-    """The parameters [3 + q] for rows measured; those of the prior where there are none."""
+    """The parameters [3 + q] fitted to measured rows; the prior's where there are none."""
     here = prior.centre.copy()
     if not len(log_measured):
         return here
@@ -129,7 +129,7 @@ def fitted(demands: Demands, log_measured: Floats, prior: Prior) -> Floats:
         damping = max(damping / 8, 1e-6)
         if gained < _ENOUGH:
             break
-    # Sums differ in their last bits between processors: five digits do not.
+    # Rounded to five digits: last bits of sums differ between processors.
     return np.round(here, 5)
 
 
@@ -143,7 +143,7 @@ def _cost(
 
 
 def _model(parameters: Floats, demands: Demands) -> tuple[Floats, Floats]:
-    """Logarithms of the seconds [n], and their slopes along the parameters [n, 3 + q]."""
+    """The logarithms of the seconds [n], and their derivatives by the parameters [n, 3 + q]."""
     (compute, memory, overhead), halves = np.exp(parameters[:3]), np.exp(parameters[3:])
     shares = halves / np.exp(demands.extents)
     grown = demands.weight * np.prod(1 + shares, axis=1)
@@ -180,18 +180,18 @@ RANGE_OF_BYTES = 1.0  # the same of ops that have none: a cache ends within a fa
 OTHER_ALIGNMENT = 3.0  # distance of ops whose tensor rows are aligned to 16 bytes from others
 OTHER_KIND, OTHER_DTYPE, OTHER_VARIANT = 0.5, 0.5, 0.8  # factors of the correlation
 # Candidates for the noise variance of a row, relative to the field's: calls of one op differ, and a
-# library chooses other kernels for sizes nearly alike. For ops with extents the candidate with the
+# library chooses other kernels for nearly equal sizes. For ops with extents the candidate with the
 # smallest leave-one-out error is used.
 NUGGETS = (0.002, 0.03, 0.3, 1.0)
-# Correlations that differ by less are equal: the order of rows decides, not the last bit of a
-# logarithm.
+# Correlations that differ by less are equal, so that the order of rows decides and not the last bit
+# of a logarithm.
 _GRAIN = 1e-9
 _LEFT_OUT = 400  # rows that are left out in turn, evenly spaced: of all a matrix would be inverted
 
 
 class Interpolation(NamedTuple):
-    """ln(measured / roofline) as the rows near an op tell it, its variance (0: known, 1: no row is
-    near), and the distance of the nearest row of the same kind.
+    """The correction of an op by nearby rows: ln(measured / roofline), its variance (0: known, 1:
+    no row is near), and the distance of the nearest row of the same kind.
     """
 
     log_ratio: float
@@ -200,14 +200,14 @@ class Interpolation(NamedTuple):
 
 
 class Neighbours:
-    """An index of measured rows, whose loads have equally many extents; ``log_ratios`` are
-    log(measured / roofline) of the ``loads``.
+    """An index of measured rows with equal numbers of extents; ``log_ratios`` are log(measured /
+    roofline) of the ``loads``.
     """
 
     def __init__(self, loads: Sequence[Load], log_ratios: Floats) -> None:
         self.loads, self.log_ratios = loads, log_ratios
         self._places = np.array([place(load) for load in loads])
-        # Codes, not texts: a variant is a line of JSON, and thousands of rows are compared at once.
+        # Numbers instead of texts: a variant is a line of JSON, and thousands of rows are compared.
         self._lookup: tuple[dict[str, int], ...] = ({}, {}, {})
         numbered = (
             [
@@ -219,7 +219,7 @@ class Neighbours:
         self._codes = np.array(list(numbered), np.int64)
 
     def find(self, load: Load) -> Interpolation:
-        """The answer for an op."""
+        """The interpolated correction of an op."""
         codes = np.array([self._coded(load)], np.int64)
         at = np.array([place(load)])
         likeness, distances = (row[0] for row in self._compared(at, codes, slice(None)))
@@ -238,21 +238,23 @@ class Neighbours:
 
     @cached_property
     def nugget(self) -> float:
-        """The one of NUGGETS that errs least on rows left out, the least of equal ones."""
+        """The candidate of NUGGETS with the least error on left-out rows; on a tie the first."""
         if not self.loads[0].extents:
-            # A pass over bytes has one kernel.
+            # Ops without extents are passes over bytes, with one kernel each.
             return NUGGETS[0]
         errors = [round(float(np.abs(left[1]).mean()), 9) for left in self._left_out.values()]
         return NUGGETS[errors.index(min(errors))]
 
     @property
     def left_out(self) -> tuple[Floats, Floats]:
-        """Variances and errors of the log ratios of rows, each answered from the others."""
+        """Variances and errors of the log ratios of left-out rows, each answered from the
+        others.
+        """
         return self._left_out[self.nugget]
 
     @cached_property
     def _left_out(self) -> Mapping[float, tuple[Floats, Floats]]:
-        """Variances and errors by nugget, of all rows from the inverse of their correlations
+        """``left_out`` for each nugget, computed from the inverse of the correlations of all rows
         (Rasmussen, Williams, equation 5.12).
         """
         rows = thinned(len(self.loads))
@@ -266,7 +268,7 @@ class Neighbours:
         return known
 
     def expected(self, loads: Sequence[Load]) -> tuple[Floats, Floats]:
-        """Variances and log ratios of several ops, from all rows together."""
+        """The variances and log ratios of several ops, each from all rows."""
         codes = np.array([self._coded(load) for load in loads], np.int64)
         places = np.array([place(load) for load in loads])
         likeness, _ = self._compared(places, codes, slice(None))
@@ -282,7 +284,7 @@ class Neighbours:
     def _compared(
         self, places: Floats, codes: NDArray[np.int64], rows: NDArray[np.int64] | slice
     ) -> tuple[Floats, Floats]:
-        """Correlations and distances [p, r] of places [p, d] and their codes with some rows."""
+        """Correlations and distances [p, r] of places [p, d] with these codes to some rows."""
         apart = places[:, None, :] - self._places[rows][None, :, :]
         distances = np.sqrt(np.square(apart).sum(axis=2))
         likeness = np.exp(-distances)
@@ -298,10 +300,10 @@ def thinned(count: int) -> NDArray[np.int64]:
 
 
 def place(load: Load) -> tuple[float, ...]:
-    """Where an op lies: logarithms of its extents, else of its bytes, in units of RANGE."""
+    """The coordinates of an op: logarithms of its extents, else of its bytes, in units of RANGE."""
     sizes = load.extents or (max(load.read, 1), max(load.written, 1))
     reach = RANGE if load.extents else RANGE_OF_BYTES
-    # math.log, one at a time: numpy's vector form may differ in its last bit between processors.
+    # math.log for each: numpy's vector form may differ in its last bit between processors.
     return (*(log(size) / reach for size in sizes), load.aligned * OTHER_ALIGNMENT / RANGE)
 
 
@@ -310,16 +312,16 @@ def _names(load: Load) -> tuple[str, str, str]:
 
 
 def _largest(values: Floats, count: int) -> NDArray[np.int64]:
-    """Rows of the largest values, in their order; equal ones by row."""
-    # Not argpartition: it leaves open which of equal values come first.
+    """The rows of the largest values, largest first; rows of equal values in order."""
+    # argpartition would leave open which of equal values come first.
     limit = np.partition(values, len(values) - count)[len(values) - count]
     rows = np.flatnonzero(values >= limit)
     return rows[np.argsort(-values[rows], kind="stable")][:count]
 
 
 # The plain roofline (three scalars) is used only where its error is below the share _CLEARLY of the
-# growing one's, and the growing one's mean error is below _CLOSE: most kernels do reach less of the
-# peak when they are small.
+# growing roofline's, and the growing roofline's mean error is below _CLOSE: most kernels do reach
+# less of the peak when they are small.
 _CLEARLY, _CLOSE = 0.5, 0.05
 _WIDE = 32  # bits of an element at which the slowdown has weight 1
 _FOLDS, _WINDOW = 5, 16  # folds; rows of the nearest variances whose errors are averaged
@@ -330,7 +332,9 @@ def _mean_error(neighbours: Neighbours) -> float:
 
 
 class Answer(NamedTuple):
-    """Seconds, their expected (mean) relative error, distance of the nearest row of the kind."""
+    """Seconds, their expected (mean) relative error, and the distance of the nearest row of the
+    kind.
+    """
 
     seconds: float
     error: float
@@ -338,8 +342,8 @@ class Answer(NamedTuple):
 
 
 class Surface:
-    """The measured rows, at least one, of one class on one kind of device; all have the same number
-    of extents, possibly 0. ``group_of`` gives the group of any dtype.
+    """The measured rows (at least one) of one op class on one kind of device, all with the same
+    number of extents, possibly 0. ``group_of`` gives the group of a dtype.
     """
 
     def __init__(
@@ -352,7 +356,7 @@ class Surface:
         self._fitted: dict[tuple[str, ...], Floats] = {}
 
     def answer(self, load: Load) -> Answer:
-        """The time of an op with as many extents."""
+        """The time of an op that has the same number of extents as the rows."""
         log_ratio, variance, distance = self._neighbours.find(load)
         roofline = self._plain if self._is_plain else self._growing
         return Answer(exp(roofline(load) + log_ratio), self._error(variance), distance)
@@ -368,9 +372,9 @@ class Surface:
 
     @cached_property
     def _is_plain(self) -> bool:
-        """Whether three scalars tell these rows clearly better."""
+        """Whether the plain roofline fits these rows clearly better than the growing one."""
         growing = _mean_error(self._near_growing)
-        # Only rows that keep to a roofline this closely may keep to a plainer one.
+        # Only where a growing roofline fits this closely can a plain one fit better.
         return growing < _CLOSE and _mean_error(self._near_plain) < round(_CLEARLY * growing, 9)
 
     @property
@@ -378,8 +382,8 @@ class Surface:
         return self._near_plain if self._is_plain else self._near_growing
 
     def _error(self, variance: float) -> float:
-        """The expected error of an answer of this variance: the mean of the rows left out whose
-        own variances were nearest to it.
+        """The expected error of an answer with this variance: the mean error of the left-out rows
+        with the nearest variances.
         """
         deviations, errors = self._left_out
         apart = np.round(np.abs(deviations - np.sqrt(variance)), 6)
@@ -387,7 +391,7 @@ class Surface:
 
     @cached_property
     def _left_out(self) -> tuple[Floats, Floats]:
-        """Standard deviations and relative errors of rows left out."""
+        """Standard deviations and relative errors of left-out rows."""
         if self._is_plain:
             variances, errors = self._near_plain.left_out
         else:
@@ -395,8 +399,9 @@ class Surface:
         return np.sqrt(variances), np.abs(np.exp(errors) - 1)
 
     def _folded(self) -> tuple[Floats, Floats]:
-        """Variances and errors (of logarithms) of rows in five parts, each answered from the other
-        four: few rows fit their own roofline better than another's.
+        """Variances and errors (of logarithms) of rows in five folds, each answered from the other
+        four. The roofline is fitted anew without the fold: few rows fit their own roofline too
+        well.
         """
         rows = thinned(len(self.loads))
         if len(rows) < 2:
@@ -414,16 +419,16 @@ class Surface:
         return variances, errors
 
     def _plain(self, load: Load) -> float:
-        """Logarithm of the seconds by three scalars."""
+        """The logarithm of the seconds by the plain roofline."""
         seconds = self.group_of(load.dtype).seconds(load)
         return log(seconds) if seconds else 0.0
 
     def _growing(self, load: Load) -> float:
-        """Logarithm of the seconds where rates grow with the extents."""
+        """The logarithm of the seconds by the growing roofline."""
         return float(log_seconds(self._parameters(load), self._demanded([load]))[0])
 
     def _growing_rows(self) -> Floats:
-        """Logarithms of the seconds of every row where rates grow with the extents."""
+        """The logarithms of the seconds of every row by the growing roofline."""
         known = np.empty(len(self.loads))
         for load in {(load.family, load.dtype): load for load in self.loads}.values():
             rows = (self._families == load.family) & (self._dtypes == load.dtype)
@@ -431,7 +436,7 @@ class Surface:
         return known
 
     def _parameters(self, load: Load) -> Floats:
-        """Parameters of a kind in a dtype; without rows of it, of the next wider set of rows."""
+        """The parameters of a kind in a dtype, or of the next wider set that has rows."""
         known = self._fit((), np.ones(len(self.loads), bool), self._prior)
         rows = self._forwards == load.forward
         known = self._fit((load.forward,), rows, Prior.around(known, SPREAD_OF_FORWARD))
@@ -468,7 +473,7 @@ class Surface:
 
     @property
     def _prior(self) -> Prior:
-        """The datasheet; without one what three scalars say."""
+        """The prior of a class: the datasheet, or without one the three fitted scalars."""
         group = self.group_of(self.loads[0].dtype)
         if group.datasheet is not None:
             rates = [1.0, 1.0, group.datasheet.overhead]

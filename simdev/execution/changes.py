@@ -1,10 +1,10 @@
-"""Scenarios on changed machines (wider links, larger memories, faster devices or hosts, more
-microbatches): the one rule of what-if lines and of sliders.
+"""Scenarios on changed machines: wider links, larger memories, faster devices or hosts, more
+microbatches.
 
-A factor of 1 gives the very scenario. Links that change keep what they were when collectives were
-measured over them, and measured times follow (``collectives.Crossing``). ``report.whatif`` and the
-sliders of ``commands/explorer`` ask it; a new resource of what-ifs is a row of RESOURCES, a new
-slider a knob of ``commands/explorer/knobs.py`` too.
+A factor of 1 returns the scenario itself. Changed links remember the bandwidth and latency at which
+collectives were measured over them, so that measured times are scaled (``collectives.Crossing``).
+``report.whatif`` and the sliders of ``commands/explorer`` call these functions. A new resource of
+what-ifs is a row of RESOURCES; a new slider is also a knob of ``commands/explorer/knobs.py``.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def with_links(
     rows: Collection[int] | None = None,
 ) -> Cluster:
     """The cluster with ``wider`` times the bandwidth and ``later`` times the latency of the links
-    at the positions ``rows`` (None: of all). No link gets more bandwidth than a file may give.
+    at the positions ``rows`` (None: all links). Bandwidths stop at the most that a file may give.
     """
     if wider == later == 1 or (rows is not None and not rows):
         return cluster
@@ -48,12 +48,12 @@ def with_links(
 
 
 def links_of(cluster: Cluster, network: bool) -> list[int]:
-    """The positions of the links that join nodes, or of all others."""
+    """The positions of the links that join nodes (``network``), or else of all other links."""
     return [row for row, link in enumerate(cluster.links) if _joins_nodes(cluster, link) == network]
 
 
 def kinds_of(cluster: Cluster, resource: str) -> list[str]:
-    """The kinds of the links that a resource consists of; none for resources that are no links."""
+    """The kinds of the links of a resource (LINKS or NETWORK), sorted; empty for any other."""
     rows = links_of(cluster, resource == NETWORK) if resource in (LINKS, NETWORK) else []
     return sorted({kind for row in rows if (kind := cluster.links[row].kind)} - {resource})
 
@@ -118,7 +118,9 @@ def with_datasheets(scenario: Scenario, computing: Factor = 1, moving: Factor = 
 
 
 def _rates(spec: DeviceSpec, computing: Factor, moving: Factor) -> Mapping[str, Any]:
-    """The rates of a changed datasheet: its peaks, the rates that products reach, its bandwidth."""
+    """The changed fields of a datasheet: its rates in FLOP/s by dtype (``flops``, ``sustained``,
+    ``burst``) and its memory bandwidth.
+    """
     peaks = {name: getattr(spec, name) for name in ("flops", "sustained", "burst")}
     rates: dict[str, Any] = {
         name: {d: min(rate * computing, Fraction(MAX_FLOPS)) for d, rate in of_dtype.items()}
@@ -128,9 +130,7 @@ def _rates(spec: DeviceSpec, computing: Factor, moving: Factor) -> Mapping[str, 
 
 
 def with_microbatches(scenario: Scenario, count: int) -> Scenario:
-    """The scenario with ``count`` microbatches; as in a sweep, another count is another global
-    batch.
-    """
+    """The scenario with ``count`` microbatches; as in a sweep, the global batch grows with it."""
     pipeline = scenario.strategy.pipeline
     if pipeline is None or count == pipeline.microbatches:
         return scenario
@@ -151,6 +151,6 @@ RESOURCES: Mapping[str, Callable[[Scenario, Factor], Scenario]] = {
     FLOPS: lambda scenario, factor: with_datasheets(scenario, computing=factor),
     HOSTS: with_hosts,
 }
-"""By the name of a resource of all machines of a large model, the function that makes the scenario
-with that resource ``factor`` times as fast.
+"""For each resource of what-ifs, the function that returns the scenario with that resource
+``factor`` times as fast.
 """

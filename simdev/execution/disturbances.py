@@ -1,12 +1,12 @@
 """Disturbed steps: noise as factors of durations (``noise``), and the moments at which devices
 pause (``with_stalls``).
 
-Numbers are drawn by a counter-based generator (Philox 4x64; Salmon et al., SC 2011) from the seed,
-the number of the draw and what they are for. So a draw is the same wherever it is made, and the
-first step of several has the noise that it has alone.
+Numbers come from a counter-based generator (Philox 4x64; Salmon et al., SC 2011), keyed by the
+seed, the number of the draw and their purpose (a stream). So a draw is reproducible on any thread,
+and the first of several steps has the noise that it would have alone.
 
-``execution.scenario`` disturbs a step once, as draw 0; ``oracle/draws.py`` anew for each draw. How
-pauses lengthen tasks is told in ``execution.engine``.
+``execution.scenario`` disturbs a step once, as draw 0; ``oracle/draws.py`` disturbs each draw anew.
+``execution.engine`` lengthens the tasks that pauses interrupt.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from ..nouns.disturbances import Disturbances
 from ..nouns.taskgraph import COLLECTIVE, DISPATCH, SYNC, TRANSFER, Floats, Stalls, TaskGraph
 from .factors import DrawnFactors, Factors
 
-# The streams of a draw.
+# The streams of a draw, by the purpose of their numbers.
 OF_DEVICES, OF_COMPUTE, OF_COMMUNICATION, OF_HOSTS, OF_PAUSES, STREAMS = range(6)
-LEAST = 1e-6  # of a factor: a gamma of a large spread may be 0 in floats
+LEAST = 1e-6  # the smallest factor: a gamma of a large spread may be 0 in floats
 
 
 def noise(disturbances: Disturbances) -> DrawnFactors:
@@ -63,7 +63,7 @@ def _stream(disturbances: Disturbances, draw: int, stream: int) -> np.random.Gen
 def _spread(
     disturbances: Disturbances, draw: int, stream: int, spread: object, count: int
 ) -> NDArray[np.float64]:
-    """So many factors of mean 1 with this standard deviation; exactly 1 with none."""
+    """``count`` factors of mean 1 with the standard deviation ``spread``; all 1 where it is 0."""
     deviation, drawn = float(spread), _stream(disturbances, draw, stream)  # type: ignore[arg-type]
     if not deviation:
         return np.ones(count)
@@ -74,7 +74,7 @@ def _spread(
     elif disturbances.tail == "gamma":
         factors = drawn.gamma(1 / variance, variance, count)
     else:
-        # Of the index a the variance is 1 / (a (a - 2)) of the squared mean.
+        # A Pareto of index a has the variance mean^2 / (a (a - 2)).
         index = 1 + math.sqrt(1 + 1 / variance)
         factors = (index - 1) / index * (1 + drawn.pareto(index, count))
     return np.maximum(factors, LEAST)
@@ -83,8 +83,8 @@ def _spread(
 def with_stalls(task_graph: TaskGraph, disturbances: Disturbances, draw: int) -> TaskGraph:
     """The task graph with the pauses of its devices, if there are any.
 
-    The last pause before the step began at a moment by chance, and may reach into it: at one moment
-    for all that pause together, else at one for each.
+    Each device's last pause before the step begins at a random moment of the period before it, and
+    may reach into the step. Devices that pause ``together`` share this moment.
     """
     pauses, devices = disturbances.pauses, task_graph.devices
     if pauses is None:

@@ -1,13 +1,13 @@
 """Factors of durations: the same step with other durations, for what-ifs and for draws.
 
-A task graph takes durations as they are given. So they are changed in what was lowered and
-repeated, hosts included, before anything stretches them (``collectives.slowdown``) or depends on
-the schedule (credit): ``period.simulate_lowered`` takes a function that makes such task graphs.
+Durations are changed in the task graph after lowering and repetition, hosts included, but before
+the simulation lengthens them (``collectives.slowdown``) or makes them depend on the schedule
+(credit). ``period.simulate_lowered`` takes a function that makes such task graphs.
 
-A rule that draws durations is a ``DrawnFactors``: of a task graph it makes a function that gives,
-for the number of a draw, a factor for each task. The factors of several rules are multiplied
-(``together``). ``oracle/draws.py`` draws the errors of costs; what else may vary from step to step
-is another rule.
+A rule that draws durations is a ``DrawnFactors``: from a task graph it makes a function that
+returns, for the number of a draw, a factor for each task. The factors of several rules are
+multiplied (``together``). ``oracle/draws.py`` draws the errors of costs,
+``execution/disturbances.py`` the noise of steps.
 """
 
 from __future__ import annotations
@@ -17,15 +17,16 @@ from dataclasses import replace
 
 import numpy as np
 
+from ..ground.units import MAX_PS
 from ..nouns.taskgraph import Bools, Floats, Ints, TaskGraph
 
 Factors = Callable[[int], Floats]
-"""By the number of a draw (from 0) a factor for each task of a task graph, > 0. It may be called
-from several threads, and must depend on nothing but the number."""
+"""A function from the number of a draw (from 0) to a factor > 0 for each task of a task graph. It
+may be called from several threads, and must depend on nothing but the number."""
 
 DrawnFactors = Callable[[TaskGraph], Factors]
-"""A rule of drawn durations. The task graph may hold several steps (``TaskGraph.step_begins``), and
-dispatches of hosts behind all other tasks."""
+"""A rule of drawn durations. Its task graph may hold several steps (``TaskGraph.step_begins``), and
+dispatches of hosts after all other tasks."""
 
 
 def together(rules: Sequence[DrawnFactors]) -> DrawnFactors:
@@ -46,19 +47,18 @@ def together(rules: Sequence[DrawnFactors]) -> DrawnFactors:
 
 
 def scaled(column: Ints, factor: Floats) -> Ints:
-    """Times (ps) or bytes times their factors, rounded up; with a factor of 1 exactly as they
-    are.
+    """Times (ps) or bytes, multiplied by their factors and rounded up; a factor of 1 changes
+    nothing. A larger product than MAX_PS, which no task graph accepts, becomes MAX_PS.
     """
-    times: Ints = np.ceil(column * factor).astype(np.int64)
-    # A float holds no more digits: beyond an hour a time would change by its last picoseconds.
+    times: Ints = np.minimum(np.ceil(column * factor), MAX_PS).astype(np.int64)
+    # A float has 53 bits: the product would change the last picoseconds of times over an hour.
     times = np.where(factor == 1, column, times)
     return times
 
 
 def with_factors(task_graph: TaskGraph, factor: Floats) -> TaskGraph:
-    """The task graph whose tasks take ``factor`` times as long: duration, and the lag of what is
-    sent. Of a flow, which shares its links, the bytes are scaled: it then takes that share more of
-    them.
+    """The task graph whose tasks take ``factor`` times as long: their durations and lags are
+    scaled. A flow takes as long as its share of the links demands, so its bytes are scaled too.
     """
     tasks = task_graph.tasks
     changed = replace(
@@ -71,8 +71,8 @@ def with_factors(task_graph: TaskGraph, factor: Floats) -> TaskGraph:
 
 
 def of_step(task_graph: TaskGraph, column: Bools) -> Bools:
-    """Marks of the tasks of any number of steps, for those of one step that has every task, with
-    its dispatches behind.
+    """Reduce marks of the tasks of several steps to marks of one complete step, whose dispatches
+    come last.
     """
     first, steps = task_graph.first_dispatch, task_graph.steps
     behind = column[first : first + (len(column) - first) // steps]
@@ -80,9 +80,11 @@ def of_step(task_graph: TaskGraph, column: Bools) -> Bools:
 
 
 def in_steps(task_graph: TaskGraph, column: Bools) -> Bools:
-    """Marks of one step's tasks (``of_step``), for those of all steps of a task graph."""
+    """Repeat marks of one step's tasks (as ``of_step`` returns them) for all steps of a task
+    graph.
+    """
     begins, first, steps = task_graph.step_begins, task_graph.first_dispatch, task_graph.steps
-    # Steps of a round that lack tasks lack the last of them.
+    # A step of a round may have fewer tasks than the complete step: it lacks the last ones.
     place = np.arange(first) - np.repeat(begins[:-1], np.diff(begins))
     behind = column[len(column) - (len(task_graph.tasks) - first) // steps :]
     return np.concatenate((column[place], np.tile(behind, steps)))

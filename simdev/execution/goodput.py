@@ -1,12 +1,12 @@
-"""Long runs of steps on machines that fail: the share of their time that counts (``goodput_of``),
-by formula and simulated failure by failure, and the best interval between checkpoints.
+"""Long runs of steps on machines that fail: the share of time spent on steps that count
+(``goodput_of``), by formula and by simulating every failure, and the best checkpoint interval.
 
-Times are seconds. Between two failures a run repeats a period, an interval of training and the
-stall of its checkpoint; so the simulation goes from failure to failure and counts the periods
-between. Failures strike while nodes restart or train, not while the run waits for nodes.
+Times are seconds. Between two failures a run repeats a period, which is an interval of training
+and the stall of its checkpoint; so the simulation goes from failure to failure and counts the
+periods between. Failures strike while nodes restart or train, not while the run waits for nodes.
 
-``report/measures/goodput.py`` tells the answers. ``ground/jit.py`` names this module among those
-of compiled code.
+``report/measures/goodput.py`` reports the results. ``ground/jit.py`` lists this module among those
+with compiled code.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from ..ground.units import PS_PER_SECOND
 from ..nouns.failures import Failures
 from ..nouns.taskgraph import Floats, Ints
 
-RUNS = 100  # simulated, each with failures of its own
-MOST = 20_000  # failures of a run: of more, 30 days would be as good as the whole
-ALWAYS = 1 << 40  # spares, where there are enough
+RUNS = 100  # simulated runs, each with other failures
+MOST = 20_000  # failures in a run; where there are more, a shorter run has the same shares
+ALWAYS = 1 << 40  # number of spares where there are always enough
 TRAINING, CHECKPOINTS, LOST, RESTARTS, WAITING = range(5)
 SHARES = (
     "training that counts",
@@ -35,7 +35,7 @@ SHARES = (
     "restarts",
     "waiting for nodes",
 )
-"""The parts of a run, which add up to it."""
+"""The parts of a run's time, which add up to the whole."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +52,8 @@ class Goodput:
     """Simulated runs with checkpoints after each ``interval`` seconds of training.
 
     ``shares``, of shape (RUNS, 5), are the parts of each run's time in the order of SHARES;
-    ``failures`` counts those of each run. ``expected`` is the share of training by formula
-    (None: runs may wait for repairs, of which there is none).
+    ``failures`` is the number of failures in each run. ``expected`` is the share of training by
+    formula (None: runs may wait for repairs, which no formula covers).
     """
 
     interval: float
@@ -67,24 +67,25 @@ class Goodput:
         return float(self.shares[:, TRAINING].mean())
 
     def range(self) -> tuple[float, float]:
-        """The shares that 5 % of the runs fall short of, and that 5 % exceed."""
+        """The 5 % and 95 % quantiles of the runs' shares of training that counts."""
         low, high = np.quantile(self.shares[:, TRAINING], (0.05, 0.95))
         return float(low), float(high)
 
 
 def failure_rate(failures: Failures, fleet: Fleet) -> float:
-    """Failures a second of all devices and nodes together."""
+    """Failures per second of all devices and nodes together."""
     parts = ((failures.device_mtbf, fleet.devices), (failures.node_mtbf, fleet.nodes))
     return math.fsum(count / _seconds(mtbf) for mtbf, count in parts if mtbf is not None)
 
 
 def best_interval(failures: Failures, fleet: Fleet) -> float:
-    """Seconds of training between checkpoints for which most of the time counts, by the exact
-    expectation of exponential failures, in whole steps; the whole run where nothing fails.
+    """The seconds of training between checkpoints that maximise the expected goodput under
+    exponential failures, in whole steps; the whole run where nothing fails.
 
-    The expectation (``expected_goodput``) is largest where exp(-l (w + c)) = 1 - l w, of w seconds
-    of training, c of checkpoint and l failures a second (Daly 2006, section 4). Restarts and swaps
-    do not change it, nor do repairs, as far as they are as frequent with any interval (ours).
+    The expectation (``expected_goodput``) is largest where exp(-l (w + c)) = 1 - l w, with w
+    seconds of training, c of checkpoint and l failures per second (Daly 2006, section 4). Restarts
+    and swaps do not change the optimum; nor do repairs, assuming that the interval does not change
+    how often they are waited for (our assumption).
     """
     rate, length = failure_rate(failures, fleet), _seconds(failures.length)
     exponent = rate * _seconds(failures.checkpoint)
@@ -105,19 +106,22 @@ def _root(exponent: float) -> float:
 
 
 def _in_steps(seconds: float, fleet: Fleet) -> float:
-    """The nearest time of whole steps, at least one; of steps that take no time at least 1 ps."""
+    """The nearest duration of whole steps, at least one step; where steps take no time, at least
+    1 ps.
+    """
     if not fleet.step:
         return max(seconds, 1 / PS_PER_SECOND)
     return max(1, round(seconds / fleet.step)) * fleet.step
 
 
 def expected_goodput(failures: Failures, fleet: Fleet, interval: float) -> float:
-    """The share of time that counts in the long run, where spares are always ready.
+    """The share of time spent on steps that count in the long run, where spares are always ready.
 
-    w seconds of training and c of checkpoint take (1/l + d) exp(l (r + a)) (exp(l (w + c)) - 1)
-    with l failures a second, r of restart and d of swap (Daly 2006, equation 13, and Bougeret et
-    al. 2011, theorem 1, with downtime). A checkpoint that counts only a seconds later lengthens
-    restarts by as much (ours: the training since must be done again, whenever it fails).
+    A period of w seconds of training and c of checkpoint takes
+    (1/l + d) exp(l (r + a)) (exp(l (w + c)) - 1) seconds, with l failures per second, r seconds of
+    restart and d of swap (Daly 2006, equation 13, and Bougeret et al. 2011, theorem 1, with
+    downtime). A checkpoint is usable only once it is written, a seconds later; this lengthens
+    restarts by a (our derivation: the training since then must be repeated after each failure).
     """
     rate, swap = failure_rate(failures, fleet), _seconds(failures.swap)
     period = interval + _seconds(failures.checkpoint)
@@ -131,11 +135,11 @@ def expected_goodput(failures: Failures, fleet: Fleet, interval: float) -> float
 
 
 def goodput_of(failures: Failures, fleet: Fleet, interval: float | None = None) -> Goodput:
-    """Simulate RUNS runs; ``interval`` takes the place of that of the failures, which are the
-    same ones for any interval.
+    """Simulate RUNS runs; ``interval`` (seconds), where given, replaces ``failures.interval``. Any
+    interval meets the same failures.
 
-    Raises InputError where a run has more failures than can be simulated, or a checkpoint is
-    taken before the last is written.
+    Raises InputError where a run has more failures than can be simulated, or where a checkpoint
+    begins before the last is written.
     """
     rate, length = failure_rate(failures, fleet), _seconds(failures.length)
     if rate * length > MOST:
@@ -146,7 +150,7 @@ def goodput_of(failures: Failures, fleet: Fleet, interval: float | None = None) 
         chosen = best_interval(failures, fleet) if given is None else _seconds(given)
         interval = _in_steps(chosen, fleet)
     written = _seconds(failures.written)
-    # In whole steps it may be up to half a step shorter.
+    # Rounding to whole steps may have shortened the interval by up to half a step.
     if interval + fleet.step < written:
         raise InputError("failures.interval: is shorter than a checkpoint takes to be written")
     shares, counts = np.zeros((RUNS, len(SHARES))), np.zeros(RUNS, np.int64)
@@ -164,11 +168,13 @@ def goodput_of(failures: Failures, fleet: Fleet, interval: float | None = None) 
 
 
 def _simulated(seed: int, run: int, rate: float, times: Floats, spares: int, parts: Floats) -> int:
-    """Adds up the parts of a run; returns how many failures it had."""
+    """Simulate a run, write its time by part (seconds) to ``parts``, and return its number of
+    failures.
+    """
     mean = rate * float(times[-1])
     draws = int(mean + 8 * math.sqrt(mean)) + 16
     while True:
-        # A counter by seed and run: a longer draw begins with the shorter.
+        # A counter-based generator: a longer draw begins with the numbers of the shorter one.
         stream = np.random.Generator(np.random.Philox(key=np.array([seed, run], np.uint64)))
         until = stream.standard_exponential(draws) / rate if rate else np.full(1, np.inf)
         parts[:] = 0
@@ -180,7 +186,7 @@ def _simulated(seed: int, run: int, rate: float, times: Floats, spares: int, par
 
 @cache
 def _kernel() -> Callable[..., int]:
-    """``_run``, compiled where Numba is installed; else a hundred times slower."""
+    """``_run``, compiled where Numba is installed; without Numba it is a hundred times slower."""
     if find_spec("numba") is None:
         return _run
     from ..ground.jit import jit
@@ -189,8 +195,9 @@ def _kernel() -> Callable[..., int]:
 
 
 def _run(until: Floats, back: Floats, times: Floats, spares: int, parts: Floats) -> int:
-    """One run: ``until`` are the times to the next failure, ``back`` has room for the moments at
-    which nodes are repaired. Returns the number of failures, -1 where it had more than drawn.
+    """Simulate one run. ``until`` are the drawn times to the next failure, ``back`` has room for
+    the moments at which nodes are repaired. Returns the number of failures, -1 where the draws did
+    not suffice.
     """
     interval, stall, written, restart = times[0], times[1], times[2], times[3]
     swap, repair, end = times[4], times[5], times[6]

@@ -1,26 +1,26 @@
-"""Steps that follow one another: simulate them until they repeat, and tell their period.
+"""Steps that follow one another: simulate them until they repeat, and compute their period.
 
 Execution contract, rule 10: E(k) is the last finish or release of step k. Where every start repeats
 q steps later, up to one shift, the period is (E(k + q) - E(k)) / q.
 
 Two equal periods prove nothing. The proof: if the last q steps are repeated for ever, each time by
 the same shift later, every rule of the contract is kept. The rules leave no choice, so an engine
-would do the same. Three things are compared for it:
+would do the same. Three conditions are checked for it:
 
 - Each task has a pace: how much later it starts than q steps before. Tasks that meet in a queue or
   on a link have equal paces.
-- When the first task comes that was not simulated, the tasks that run or wait in the queues and
-  links where it meets others are the ones of q steps before.
-- A predecessor of a task has the pace of the task, or a smaller one, and then its release already
-  makes no difference.
+- When the first task arrives that was not simulated, the same tasks run or wait in its queues and
+  links as q steps before.
+- A predecessor of a task has the pace of the task, or a smaller one; a smaller one is allowed where
+  the predecessor's release no longer delays the task.
 
-So a device that waits for nobody may run ever further ahead, as loaders and hosts of endless steps
-do. The step time is the largest pace. Steps that differ come in rounds (local SGD: the last step of
-a round reduces). Rounds are alike, so the comparison is one of rounds, and q is a multiple of a
-round's length.
+So a device that waits for no other may run ever further ahead, as loaders and hosts of endless
+steps do. The step time is the largest pace. Steps that differ come in rounds (local SGD: only the
+last step of a round reduces). All rounds have the same tasks, so rounds are compared instead of
+steps, and q is a multiple of a round's length.
 
-``execution.scenario`` simulates through it, reports and what-ifs take the step time from it
-(``report/measures/section.py``), and the oracle where its kernels cannot answer.
+``execution.scenario`` simulates through this module, reports and what-ifs take the step time from
+it (``report/measures/section.py``), and the oracle calls it where its kernels cannot answer.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ STEPS = ("once", "repeated")
 """Values of a scenario's ``steps``: one step, or steps that follow one another."""
 
 COUNTS = (4, 8, 16, 32, 52)
-"""How many steps (or rounds) to simulate, until they repeat; the last leaves 50 periods."""
+"""Numbers of steps (or rounds) to try until the steps repeat; the last leaves 50 periods."""
 
-# Steps whose hosts get further ahead are followed to so many steps or tasks: some seconds.
+# Steps whose hosts get further ahead are followed up to this many steps and tasks: some seconds.
 MOST_AHEAD, WORTH_FOLLOWING = 32 * COUNTS[-1], 200_000
 
 SLACK = 1e-9  # relative, of starts under fair links, whose rates are rounded
@@ -77,17 +77,17 @@ def simulate_lowered(
     step: LoweredStep, strategy: Strategy, engine: str = "auto", steps: str = STEPS[0],
     graph_of: Callable[[int], TaskGraph] | None = None,
 ) -> Trace:  # fmt: skip
-    """The trace of a step as a strategy lowers to it.
+    """The trace of a lowered step, or of several where steps follow one another: as many as it
+    takes until they repeat, at most COUNTS[-1] rounds (more where hosts run ahead).
 
-    Where steps follow one another, as many are simulated as it takes until they repeat, or as there
-    may be (COUNTS). ``graph_of`` makes the task graph of so many rounds, where other durations than
-    those of ``step`` count (``factors.py``). Raises InputError, DeadlockError.
+    ``graph_of`` makes the task graph of a number of rounds; a caller gives it to change durations
+    (``factors.py``). Raises InputError, DeadlockError.
     """
     graph_of = graph_of or partial(iterated, step)
     if not follow_one_another(strategy, steps):
         return simulate(graph_of(1), engine)
     sync = strategy.sync if isinstance(strategy.sync, Sync) else None
-    # Doubling: what repeats early costs little, and of the rest at most half was in vain.
+    # Counts double: steps that repeat early cost little, and at most half of the work is wasted.
     for rounds in _counts(step):
         graph = graph_of(rounds)
         if step.pushes and sync:
@@ -101,11 +101,11 @@ def simulate_lowered(
 
 
 def _counts(step: LoweredStep) -> Iterator[int]:
-    """How many rounds to simulate, one number after the other, until they repeat."""
+    """Numbers of rounds to simulate, one after the other, until the rounds repeat."""
     yield from [count for count in COUNTS if count <= most_rounds(step)] or COUNTS[:1]
     if step.dispatches is None:
         return
-    # A host that is faster than its device is further ahead with every step, until it may not be.
+    # A host faster than its device gets further ahead with every step, until its limit stops it.
     each, count = len(step.task_graph.tasks) + len(step.dispatches.task), 2 * COUNTS[-1]
     while (steps := count * step.round) <= MOST_AHEAD and steps * each <= WORTH_FOLLOWING:
         yield count
@@ -114,7 +114,7 @@ def _counts(step: LoweredStep) -> Iterator[int]:
 
 def _under_credit(step: LoweredStep, graph: TaskGraph, sync: Sync, engine: str) -> Trace:
     """The trace of several steps whose workers have a credit."""
-    # Loaded where there is a credit: an oracle of placements starts sooner without.
+    # Imported only where there is a credit: an oracle of placements starts sooner without SimPy.
     from .engine.simpy_engine import decisions
 
     guess = partial(decisions, limit=int(sync.credit or 0), skip=sync.credit_rule == "skip")
@@ -123,14 +123,14 @@ def _under_credit(step: LoweredStep, graph: TaskGraph, sync: Sync, engine: str) 
 
 @dataclass(frozen=True, slots=True)
 class Steady:
-    """How ``steps`` that were simulated follow one another; times in ps.
+    """How the simulated steps follow one another; times in ps.
 
-    ``first_ps`` is the time of the first step, ``periods_ps`` are from the end of each to the end
-    of the next (fewer than ``steps`` - 1: only of steps that none which was not simulated could
-    disturb), ``trace_ps`` is the end of all. The state repeats every ``cycle`` steps, which was
-    proved by comparing it; then the period is exact, a mean over the cycle. With a ``cycle`` of 0
-    no repetition was seen; the period is the mean over the later half of ``periods_ps``. Steps that
-    differ come in rounds of ``round`` steps, and ``cycle`` is a multiple of that.
+    ``steps`` is their number, ``first_ps`` the time of the first, ``trace_ps`` the end of the last.
+    ``periods_ps`` are from the end of a step to the end of the next; they are fewer than ``steps``
+    - 1, for steps that a further step could have disturbed are left out. The state is proved to
+    repeat every ``cycle`` steps; then the period is exact, a mean over the cycle. With a ``cycle``
+    of 0 no repetition was seen; the period is the mean over the later half of ``periods_ps``. Steps
+    that differ come in rounds of ``round`` steps, and ``cycle`` is a multiple of ``round``.
     """
 
     first_ps: int
@@ -147,7 +147,7 @@ class Steady:
 
     @property
     def later_ps(self) -> tuple[int, ...]:
-        """The periods that count: those of the last cycle, else of the later half, in rounds."""
+        """The periods in the mean: those of the last cycle, else those of the later half."""
         rounds = len(self.periods_ps) // self.round
         return self.periods_ps[-(self.cycle or (rounds - rounds // 2) * self.round) :]
 
@@ -204,10 +204,8 @@ def _time(ps: int) -> str:
 
 
 def steady_state(trace: Trace) -> Steady | None:
-    """How the steps of a trace repeat; None for fewer than three (rounds, where steps differ),
-    which have no period.
-
-    Remembered for the trace: it is asked for where steps are simulated, and by whoever tells them.
+    """How the steps of a trace repeat; None for fewer than three steps (or rounds), which have no
+    period. The result is cached by trace: the simulation and the reports both need it.
     """
     if trace.task_graph.rounds < 3:
         return None
@@ -230,8 +228,8 @@ def _steady(trace: Trace) -> Steady:
 
 
 def in_step(trace: Trace, steady: Steady | None) -> Trace:
-    """The trace, with tasks that run ahead at a pace of their own moved to end with their steps:
-    any period then shows all that a step takes of a device.
+    """The trace, with tasks that run ahead at a smaller pace moved later, so that they end with
+    their steps: any period then shows all the work of one step on a device.
     """
     if steady is None or not steady.repeats:
         return trace
@@ -244,9 +242,8 @@ def in_step(trace: Trace, steady: Steady | None) -> Trace:
 
 
 def step_time_ps(trace: Trace) -> int:
-    """The step time in ps: of steps that follow one another their period, rounded up (rule 10).
-
-    Fewer than three steps have no period: the end of the trace over their number.
+    """The step time in ps, rounded up: the period of steps that follow one another (rule 10), or,
+    for fewer than three steps, the end of the trace divided by their number.
     """
     steady = steady_state(trace)
     return -(-trace.end_ps // trace.task_graph.steps) if steady is None else steady.step_ps
@@ -261,8 +258,8 @@ def ready_ps(task_graph: TaskGraph, release: Ints) -> Ints:
 
 
 def _times_of(trace: Trace) -> tuple[tuple[Ints, ...], float]:
-    """When each task was ready, started, finished, released others, and left its queues too, in
-    ps; and the part of a shift that may be rounding.
+    """The times in ps at which each task became ready, started, finished, released its successors
+    and freed its queues; and the relative error of a shift by rounding.
     """
     graph, tasks = trace.task_graph, trace.task_graph.tasks
     release = trace.finish + tasks.lag
@@ -274,12 +271,13 @@ def _times_of(trace: Trace) -> tuple[tuple[Ints, ...], float]:
 
 @dataclass(frozen=True, eq=False)
 class _StepTimes:
-    """A trace with a row a step and a column a task of the step: when it was ready, started,
-    finished, released others, and left its queues too, in ps. Where steps differ, a row is a round:
-    "step" means a round in this class, and ``cycle`` counts rounds.
+    """The times of a trace in ps, as matrices with a row for each step and a column for each task
+    of a step: when it became ready, started, finished, released its successors and freed its
+    queues. Where steps differ, a row is a round: "step" means a round in this class, and ``cycle``
+    counts rounds.
 
-    ``number`` is by row and column the task. ``ends`` are by step the last release; ``slack`` is
-    the part of a shift that may be rounding.
+    ``number`` is the task of each row and column. ``ends`` is the last release of each step;
+    ``slack`` is the relative error of a shift by rounding.
     """
 
     graph: TaskGraph
@@ -302,32 +300,32 @@ class _StepTimes:
         return cls(graph, number, ready, start, finish, release, free, ends, slack)
 
     def ends_of_steps(self) -> Ints:
-        """By round and step of it when all steps of the round up to that one have ended, in ps."""
+        """The ps at which each step of each round, and all steps before it, have ended."""
         if not self.graph.round:
             return self.ends[:, None]
         begins, count = np.cumsum((0, *self.graph.round[:-1])), sum(self.graph.round)
         ends = np.maximum.reduceat(self.release[:, :count], begins, axis=1)
-        # A host's dispatch may be the last of all: it belongs to some step of its round.
+        # A host's dispatch may end last: it counts for the last step of its round.
         ends[:, -1] = self.ends
         ended: Ints = np.maximum.accumulate(ends, axis=1)
         return ended
 
     @property
     def last(self) -> int:
-        """The last step that counts; behind it one more was simulated."""
+        """The last step that counts: the last but one that was simulated."""
         return len(self.ends) - 2
 
     def shift(self, cycle: int) -> int:
-        """How much later the last step ends than the one ``cycle`` steps before."""
+        """The time in ps from the end of the step ``cycle`` steps before the last to its end."""
         return int(self.ends[self.last] - self.ends[self.last - cycle])
 
     def tolerance(self, cycle: int) -> float:
-        """By how much a shift may be wrong, in ps."""
+        """The error of a shift by rounding, in ps."""
         return self.slack * self.shift(cycle)
 
     def paces(self, cycle: int) -> Ints:
-        """By task of a step how much later it starts in the last than ``cycle`` steps before;
-        equal where the difference may be rounding.
+        """The pace of each task of a step: how much later (ps) it starts in the last step than
+        ``cycle`` steps before. Paces that differ only by rounding are made equal.
         """
         shifts = self.start[self.last] - self.start[self.last - cycle]
         values, place = np.unique(shifts, return_inverse=True)
@@ -337,11 +335,11 @@ class _StepTimes:
         return paces
 
     def repeat(self, cycle: int) -> bool:
-        """Whether every step from the last on is the one ``cycle`` steps before it, each task later
-        by its pace (see the top of the module).
+        """Whether all steps after the last one will equal the step ``cycle`` steps before, with
+        each task later by its pace (see the top of the module).
         """
         last, paces = self.last, self.paces(cycle)
-        # Most numbers of steps fail here, which costs little.
+        # Most candidates for the cycle fail here, cheaply.
         if not (self._later(self.finish, paces, last, cycle) and self._meet_in_step(paces)):
             return False
         first = self._first_under_way(paces, cycle)
@@ -358,21 +356,22 @@ class _StepTimes:
         )
 
     def _later(self, times: Ints, by: Ints | int, first: int, cycle: int) -> bool:
-        """Whether the times from this step to the last are so much later than those before."""
+        """Whether from step ``first`` on all times are ``by`` later than ``cycle`` steps before."""
         before, after = times[first - cycle : self.last + 1 - cycle], times[first : self.last + 1]
         return bool((np.abs(after - before - by) <= self.tolerance(cycle)).all())
 
     def _ends_at(self, paces: Ints, cycle: int) -> bool:
-        """Whether steps end with tasks of the largest pace, and go on to do so."""
+        """Whether the last task of each step in the cycle is one of the largest pace."""
         behind = slice(self.last - cycle, self.last + 1)
         ends = self.release[behind, paces == paces.max(initial=0)].max(axis=1, initial=0)
         return bool((ends == self.ends[behind]).all())
 
     def _first_under_way(self, paces: Ints, cycle: int) -> int:
         """The first step with a task that is still at some place (a queue or a link) when the first
-        task comes there that was not simulated, now or q steps before; without one the last step.
+        task that was not simulated arrives there, or the task q steps before that one; where there
+        is no such step, the last.
 
-        -1 where a task that was simulated after the last step comes earlier, in the way of others.
+        -1 where a task simulated after the last step arrives earlier and so may delay others.
         """
         places, last, behind = self._places, self.last, slice(self.last + 1 - cycle, self.last + 1)
         left = places.reduced(np.maximum, self.free[: last + 1])
@@ -381,7 +380,7 @@ class _StepTimes:
         if (came < np.minimum(comes - self.tolerance(cycle), left.max(axis=0))).any():
             return -1
         pace = places.reduced(np.maximum, paces[None])[0]
-        # What takes no time at all is nowhere under way.
+        # A place of pace 0 holds only tasks that take no time: none is ever under way there.
         left[:, pace == 0] = -1
         now = np.flatnonzero((left >= comes).any(axis=1))
         then = np.flatnonzero((left[: last + 1 - cycle] >= comes - pace).any(axis=1)) + cycle
@@ -389,7 +388,7 @@ class _StepTimes:
         return min(firsts)
 
     def _meet_in_step(self, paces: Ints) -> bool:
-        """Whether all that meets at a place keeps one pace."""
+        """Whether all tasks that meet at a place have one pace."""
         slowest, fastest = (self._places.reduced(f, paces[None]) for f in (np.minimum, np.maximum))
         return bool((slowest == fastest).all())
 
@@ -398,8 +397,8 @@ class _StepTimes:
         return _Places.of(self.graph, self.number[0])
 
     def _queues_keep_order(self, paces: Ints, ready: Ints, cycle: int) -> bool:
-        """Whether all in a queue becomes ready at one pace: in step with the pace of the queue, or
-        in a first-in-first-out queue ever earlier.
+        """Whether the tasks of each queue become ready at one pace: the pace of the queue, or, in a
+        first-in-first-out queue, a smaller one (ever earlier).
         """
         places, close = self._places, self.tolerance(cycle)
 
@@ -407,7 +406,7 @@ class _StepTimes:
             return places.reduced(np.minimum, of_task), places.reduced(np.maximum, of_task)
 
         (pace, _), (low, high) = ends(paces[None]), ends(ready[None])
-        # Of priorities the later may come before the earlier, and would do so ever more often.
+        # With priorities a later step's task may overtake, and would do so more with each step.
         ranks = ends(self.graph.by_round(self.graph.tasks.priority)[:2])
         ranked = (ranks[0] < ranks[1]).any(axis=0) & (places.policy == "priority")
         in_step = (low >= pace - close) & (high <= pace + close)
@@ -415,9 +414,9 @@ class _StepTimes:
         return bool(kept.all())
 
     def _inputs_keep_away(self, paces: Ints, ready: Ints, first: int, cycle: int) -> bool:
-        """Whether inputs that come ever earlier make no difference any more. Three things say so: a
-        predecessor that is released ever earlier is not the last of its task, a task that is ready
-        ever earlier waits for its queue, and no input comes ever later.
+        """Whether inputs that arrive ever earlier no longer change any start. Three conditions: a
+        predecessor whose release is ever earlier is not the last one of its task, a task that
+        becomes ready ever earlier waits for its queue, and no input arrives ever later.
         """
         close, steps = self.tolerance(cycle), slice(first, self.last + 1)
         early = ready < paces - close
@@ -435,23 +434,23 @@ class _StepTimes:
         return not bool(((lead < -close) | comes_later).any())
 
     def leads(self, cycle: int) -> Ints:
-        """By step and task how much earlier than the step all tasks of its pace end; 0 of those
-        that keep the pace of the steps.
+        """For each step and task, how much earlier than the step the tasks with this task's pace
+        end, in ps; 0 for tasks that keep the pace of the steps.
         """
         leads, paces, last = np.zeros_like(self.start), self.paces(cycle), self.last
         for pace in set(paces.tolist()) - {paces.max(initial=0)}:
             lead = self.ends - self.release[:, paces == pace].max(axis=1)
-            # The end of what was simulated is no end of a step.
+            # The simulation stops after the row behind the last step, so its end is computed.
             lead[last + 1] = lead[last + 1 - cycle] + self.shift(cycle) - pace
             leads[:, paces == pace] = lead[:, None]
         return leads
 
     def last_undisturbed(self, cycle: int) -> int:
-        """The last step that ends before one begins that was not simulated, one shift later than
-        its like; -1 where there is none.
+        """The last step that ends before the first step that was not simulated begins, and one
+        shift later than the step ``cycle`` steps before; -1 where there is none.
         """
         last, shift = self.last, self.shift(cycle)
-        # A host that is far ahead disturbs nothing: its dispatches hold no queue but its thread.
+        # Dispatches hold only their thread, so a host far ahead disturbs no op and is left out.
         works = (self.start + self.leads(cycle))[
             last + 2 - cycle, : self.graph.first_dispatch // self.graph.rounds
         ].min(initial=self.ends[-1])
@@ -463,11 +462,11 @@ class _StepTimes:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Places:
-    """Where tasks of a step meet: queues, links, what slows them, and devices with what dispatches
-    their ops one by one: how far a host may be ahead need not show.
+    """The places where tasks of a step meet: queues, links, places where tasks slow each other, and
+    devices with their single dispatches (no edge need show that a host's lead is limited).
 
-    ``task`` are columns (``_StepTimes``), those of each place in a row, from ``begins`` on;
-    ``policy`` is that of a queue, and "" elsewhere.
+    ``task`` lists columns of ``_StepTimes``, place after place; ``begins`` is the start of each
+    place in it. ``policy`` is that of a queue, and "" for other places.
     """
 
     policy: NDArray[np.str_]
@@ -497,14 +496,14 @@ class _Places:
         return cls(np.array(policies)[numbers], task[order], begins)
 
     def reduced(self, ufunc: np.ufunc, times: Ints) -> Ints:
-        """The least or most of the times of each place, by step (``ufunc``: minimum, maximum)."""
+        """The minimum or maximum (``ufunc``) of the times at each place; a row for each step."""
         reduced: Ints = ufunc.reduceat(times[:, self.task], self.begins, axis=1)
         return reduced
 
 
 def _dispatched(graph: TaskGraph) -> tuple[Ints, Ints]:
-    """Pairs (task, device) of what dispatches ops of the first step (or round) one by one and of
-    these ops.
+    """Pairs (task, device) of the tasks that dispatch single ops of the first step (or round), and
+    of these ops.
     """
     tasks, first = graph.tasks, graph.first_dispatch
     rows = range(first, first + (len(tasks) - first) // graph.rounds)
@@ -512,8 +511,8 @@ def _dispatched(graph: TaskGraph) -> tuple[Ints, Ints]:
     sent = [
         row
         for row, device, count in zip(rows, devices, np.bincount(devices)[devices], strict=True)
-        # A whole graph, the one dispatch of its device, waits for its thread alone. Of others no
-        # name is asked for: each is made when it is read.
+        # A whole graph, the only dispatch of its device, waits for its thread alone. Names are
+        # made when they are read, so only the few candidates are looked up.
         if count > steps or not _replays(tasks.name[row], graph.devices[device], steps > 1)
     ]
     ops = [tasks.successors[row] for row in sent]
@@ -523,14 +522,14 @@ def _dispatched(graph: TaskGraph) -> tuple[Ints, Ints]:
 
 
 def _replays(name: str, device: str, several: bool) -> bool:
-    """Whether a dispatch is that of a device's whole graph, in one of several steps of a round."""
+    """Whether a dispatch launches a device's whole graph, in one of ``several`` steps or alone."""
     graph = f"dispatch graph@{device}"
     return name == graph or (several and name.rpartition("~")[0] == graph)
 
 
 def _in_turn(graph: TaskGraph, ready: Ints, start: Ints) -> Ints:
-    """When tasks became ready; of those in fixed queues alone when they started, for their turn
-    counts, however early the first in it are ready.
+    """The times at which tasks became ready. For tasks that hold only fixed queues it is their
+    start: there the sequence decides, and an early ready time makes no difference.
     """
     held = graph.tasks.resources
     fixed = np.array([queue.policy == "fixed" for queue in graph.resources], np.bool_)
@@ -539,19 +538,19 @@ def _in_turn(graph: TaskGraph, ready: Ints, start: Ints) -> Ints:
 
 
 def steady_rounds(trace: Trace, rows: Ints) -> Steady | None:
-    """How rounds of a trace repeat whose tasks are ``rows``, in one order; None for fewer than
-    three. Periods are from begin to begin.
+    """How the rounds of a trace repeat; None for fewer than three. ``rows`` has the tasks of each
+    round, in one order. Periods are from begin to begin.
 
-    For graphs of fixed queues in which nothing of a round begins before the round before it does.
-    Then all that is to come follows from what runs and waits just before a round begins; of what is
-    over by then no time counts, so rounds may repeat while the first are still under way.
+    The task graph must have fixed queues, and no task of a round may begin before the round before
+    it. Then the tasks that run or wait just before a round begins decide everything later, and the
+    times of ended tasks do not matter: so a repetition can be seen while earlier rounds still run.
     """
     if len(rows) < 3:
         return None
     times = _RoundTimes.of(trace, rows)
     last, begins = len(rows) - 1, times.begins
     here = times.state(last)
-    cycle = int(not trace.end_ps)  # what takes no time repeats at once
+    cycle = int(not trace.end_ps)  # rounds that take no time repeat at once
     for before in range(last - 1, -1, -1):
         slack = times.slack * int(begins[last] - begins[before])
         pairs = zip(here, times.state(before), strict=True)
@@ -564,8 +563,8 @@ def steady_rounds(trace: Trace, rows: Ints) -> Steady | None:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _RoundTimes:
-    """A trace with a row a round, in ps: of each task when it was ready, started, finished,
-    released others and left its queues; and when each round began.
+    """The times of a trace in ps, a row for each round: when each task became ready, started,
+    finished, released its successors and freed its queues; and when each round began.
     """
 
     ready: Ints
@@ -583,8 +582,8 @@ class _RoundTimes:
         return cls(ready, start, finish, release, free, start.min(axis=1), slack)
 
     def state(self, number: int) -> tuple[Ints, Ints, Ints]:
-        """Just before a round begins, of what is not over then, by round: since when it is ready,
-        since when it runs, and until when.
+        """The state just before round ``number`` begins, a row for each round with tasks under way:
+        since when each task is ready, since when it runs, and until when, in ps from that moment.
         """
         now = self.begins[number]
         alive = self.free[:number] >= now
@@ -594,6 +593,6 @@ class _RoundTimes:
             column[there] - now for column in (self.ready, self.start, self.finish)
         )
         until = np.where(start < 0, until, 0)
-        # Over is what no other time can be: 1 ps later than now.
+        # Tasks that are over are marked by 1, which no other time can be.
         ready, start = (np.where(alive, np.minimum(times, 0), 1) for times in (ready, start))
         return ready, start, np.where(alive, until, 0)

@@ -1,9 +1,9 @@
-"""Scenario, one runnable question, and ``execute``, which simulates it and gives an Outcome.
+"""A Scenario is one runnable question; ``execute`` simulates it and returns an Outcome.
 
-Commands, sweeps, the oracle and notebooks come in here: ``load_scenario`` reads one, ``execute``
-answers it, ``report.analyze`` tells what the answer means. A new field of ``options`` is a field of
-Scenario, its name in OPTIONS, and a key of ``_OptionsShape`` in ``files/scenario.py``. Engines are
-named in ``engine.ENGINES`` and in ``files/scenario.py`` too.
+Commands, sweeps, the oracle and notebooks start here: ``load_scenario`` reads a scenario,
+``execute`` simulates it, ``report.analyze`` explains the outcome. A new field of ``options`` needs
+a field of Scenario, its name in OPTIONS, and a key of ``_OptionsShape`` in ``files/scenario.py``. A
+new engine is named in ``engine.ENGINES`` and in ``files/scenario.py``.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, is_dataclass, replace
+from functools import cache, cached_property, partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -22,6 +23,7 @@ from ..costs import CostMiss, CostModel
 from ..ground.errors import InputError, refuse
 from ..ground.units import Number, is_count, parse_price, written
 from ..lowering import LoweredStep, Prepared, iterated, lower_step, split
+from ..lowering.expected import ExpectedErrors, errors_of_graph, errors_of_large
 from ..lowering.origins import (
     HostOrigins,
     cost_misses,
@@ -59,26 +61,27 @@ OPTIONS = ("engine", "memory", "symmetry", "steps", "limit", "samples", "tokens"
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """A graph on a cluster, what its ops cost, how it is spread, and how to answer.
+    """A model, a cluster, the costs of ops, a strategy, and options of the simulation.
 
     Raises InputError.
 
-    - ``graph``: a Graph; or a large model by its sizes alone, a Transformer, which only a pipeline
-      spreads.
-    - ``costs``: profiles and datasheets, to which those shipped of its kinds of device are added;
-      of a large model, by the ops that its kernels are like, and where profiles are left open
-      (``CostModel()``) the measured rows that ship for its kinds of device.
-    - ``engine``: "auto" is the fastest here. ``memory``: how the memory of a graph is counted;
-      never changes timing.
-    - ``symmetry``: one device is simulated for all that run alike (docs/explanation/symmetry.md).
+    - ``graph``: a Graph of ops; or a large model given only by its sizes (a Transformer), whose
+      strategy must be a pipeline.
+    - ``costs``: profiles and datasheets; the shipped ones for the cluster's kinds of device are
+      added. For a large model, profiles give the ops that its kernels resemble; without profiles
+      (``CostModel()``) the measured rows shipped for its kinds of device count.
+    - ``engine``: "auto" is the fastest that is installed. ``memory``: how the memory of a graph is
+      counted; never changes timing.
+    - ``symmetry``: whether one device is simulated for all that behave as it does
+      (docs/explanation/symmetry.md).
     - ``steps``: "once", or "repeated": one step after another.
-    - ``limit``: what may take longer by a guess is refused before it is lowered: seconds, a text
-      with a unit, or "none".
-    - ``samples`` of a step of a graph (None: as many as its inputs tell, where they do), and
-      ``tokens`` of it (None: not told).
-    - ``price`` of a GPU's hour in dollars, a number or like "$2.5"; None: costs are not told.
-    - ``disturbances`` of the step (None: it runs as costs say, to the picosecond).
-    - ``failures`` of a long run of such steps (None: not asked).
+    - ``limit``: a simulation whose estimated run time is longer is refused before lowering:
+      seconds, a text with a unit, or "none".
+    - ``samples`` in a step of a graph (None: read from the graph's inputs, where possible), and
+      ``tokens`` in it (None: unknown).
+    - ``price`` of a GPU's hour in dollars, a number or like "$2.5"; None: no prices are reported.
+    - ``disturbances`` of the step (None: every task takes exactly its cost).
+    - ``failures`` of a long run of such steps (None: no long run is simulated).
     """
 
     graph: Graph | Transformer
@@ -111,7 +114,7 @@ class Scenario:
 
     @property
     def is_symmetric(self) -> bool:
-        """Whether one device may be simulated for all that run alike."""
+        """Whether one device may be simulated in place of all that behave as it does."""
         return self.symmetry and self.disturbances is None
 
     def _problems(self) -> Iterator[str]:
@@ -156,7 +159,7 @@ class Scenario:
             )
 
     def _large_problems(self) -> Iterator[str]:
-        """A large model has no ops, so nothing can be said of single ones."""
+        """Problems of a large model: it has no ops, so options about single ops are refused."""
         name = self.graph.name
         if self.strategy.pipeline is None:
             yield f"strategy: {name} is a large model by its sizes; it needs a pipeline"
@@ -176,9 +179,11 @@ class Scenario:
 
 
 class Splitting(NamedTuple):
-    """The figures that tell how much splitting ops costs: the task graph of one step (or
-    microbatch), the kinds of the ops that were split, the origin of each shard, and the time of
-    unsplit ops in ps; where some shards represent others, the symmetry.
+    """The data from which a report works out how much splitting ops costs.
+
+    ``task_graph`` is that of one step (or microbatch), ``kinds`` the kind of each op of the unsplit
+    graph by name, ``origins`` the origin of each shard by name, and ``whole_ps`` the time of each
+    split op, had it stayed whole, in ps. ``symmetry`` is set where some shards represent others.
     """
 
     task_graph: TaskGraph
@@ -203,17 +208,17 @@ class Stage(NamedTuple):
 class Outcome:
     """The input of a report: a trace, with the sources of its op times.
 
-    A trace alone is an outcome too: ``Outcome(trace)``. ``rungs`` is the share of the op time by
-    the rung of the cost ladder that gave it, ``misses`` what had to be estimated (the longest
-    first), ``rel_err`` the expected relative error of an op's time, weighted by time (None: not
-    known). ``memory`` is how memory was counted. ``splitting`` is there where ops were split.
-    ``synchronised`` counts the gradients that a policy synchronises (None: there is none).
-    ``large`` says what the tasks of a large model's step are for; ``schedule`` is what a trace of
-    stage times alone follows. ``strategy`` says how gradients are synchronised and what
-    collectives rest on; ``stages`` are those of a pipeline over a graph; ``hosts`` tells where the
-    times of hosts come from. ``symmetry`` tells which devices each device of the trace represents,
-    or why all were simulated although some looked alike (None: none did). ``scenario`` is what was
-    asked; ``draws`` are there where the errors of its costs were drawn.
+    A trace alone makes an outcome: ``Outcome(trace)``. ``rungs`` is the share of the op time by
+    the rung of the cost ladder that gave it, ``misses`` the ops whose times were estimated (the
+    longest first), ``rel_err`` the expected relative error of an op's time, weighted by time (None:
+    not known). ``memory`` is how memory was counted. ``splitting`` is set where ops were split.
+    ``synchronised`` is the number of gradients that a policy synchronises (None: no policy).
+    ``large`` describes the tasks of a large model's step; ``schedule`` is the pipeline schedule of
+    a trace made from stage times alone. ``strategy`` is the scenario's; ``stages`` are those of a
+    pipeline over a graph; ``hosts`` tells where the times of hosts come from. ``symmetry`` tells
+    which devices each device of the trace represents, or why all were simulated although some
+    looked alike (None: no two did). ``scenario`` is the simulated question; ``draws`` is set where
+    the errors of its costs were drawn.
     """
 
     trace: Trace
@@ -236,11 +241,10 @@ class Outcome:
 def load_scenario(
     path: str | os.PathLike[str] | Mapping[str, Any], limit: Number | None = None
 ) -> Scenario:
-    """The scenario of a file, of an example by its name (``simdev examples`` lists them) or of an
-    object of the same shape, whatever its graph and its strategy are. ``limit`` takes the place of
-    that of the file (None: that counts).
+    """Read a scenario from a file, from an example by its name (``simdev examples`` lists them), or
+    from a mapping with the keys of such a file. ``limit``, where given, replaces the file's limit.
 
-    Raises InputError with every problem of every file that it names.
+    Raises InputError with every problem of the scenario and of every file that it refers to.
     """
     from ..files import read_scenario
 
@@ -251,8 +255,8 @@ def load_scenario(
 def scenario_of(
     parts: ScenarioFiles, file: str | None = None, costs: CostModel | None = None
 ) -> Scenario:
-    """The scenario of parts that were read from a file; ``costs`` are theirs where somebody has
-    them already.
+    """The scenario made of the parts read from a file. ``costs`` is the CostModel of these parts,
+    for callers that have built it already. Raises InputError.
     """
     costs = CostModel(parts.profiles, parts.specs) if costs is None else costs
     try:
@@ -266,9 +270,9 @@ def scenario_of(
 
 
 def graph_of(scenario: Scenario) -> Graph:
-    """The graph of a scenario, for what asks about single ops.
+    """The graph of a scenario, for callers that deal with single ops.
 
-    Raises InputError for what has none to ask about.
+    Raises InputError for a large model, which has no ops.
     """
     if isinstance(scenario.graph, Transformer):
         name = scenario.graph.name
@@ -279,27 +283,27 @@ def graph_of(scenario: Scenario) -> Graph:
 
 
 def of_every_device(scenario: Scenario) -> Scenario:
-    """The scenario in which every device is simulated: for whoever pairs its tasks with others, as
-    the checker, a saved run, a measured trace and a step that is lowered again do.
+    """The scenario with every device simulated, none in place of others.
 
-    The scenario of a large model stays as it is.
+    Callers need this where they match the tasks of the trace with those of another source: the
+    checker, saved runs, measured traces. The scenario of a large model is returned unchanged.
     """
     return replace(scenario, symmetry=False) if isinstance(scenario.graph, Graph) else scenario
 
 
 def prepare(scenario: Scenario) -> Prepared:
-    """The part of lowering that no strategy changes: scenarios that differ in nothing else can
-    share it.
+    """The part of lowering that does not depend on the strategy: scenarios that differ only in
+    their strategy can share it.
 
-    Raises InputError for a large model, of whose lowering the strategy decides everything.
+    Raises InputError for a large model, whose lowering has no such part.
     """
     return Prepared(graph_of(scenario), scenario.cluster, scenario.costs, scenario.memory)
 
 
 def require_possible(scenario: Scenario, prepared: Prepared | None = None) -> None:
-    """Raises InputError for a strategy that this graph and cluster cannot have, as far as that is
-    known before anything is built: degrees that divide nothing, a wrong number of devices, names
-    of none. ``execute`` raises it too.
+    """Raise InputError for a strategy that does not fit the graph and the cluster, without
+    simulating it: degrees that do not divide, a wrong number of devices, unknown names.
+    ``execute`` raises the same errors.
     """
     if isinstance(scenario.graph, Transformer):
         from ..lowering.hybrid import even_layers
@@ -324,10 +328,11 @@ def require_possible(scenario: Scenario, prepared: Prepared | None = None) -> No
 
 
 def execute(scenario: Scenario, prepared: Prepared | None = None) -> Outcome:
-    """Lower and simulate, with what ``prepare`` made where it is at hand; of devices that run alike
-    some are simulated in place of all.
+    """Lower and simulate a scenario.
 
-    Raises InputError, MissingCostError, DeadlockError.
+    ``prepared`` is the result of ``prepare`` for this scenario, to save time. Where the scenario
+    allows symmetry, only some of the devices that behave equally are simulated. Raises InputError,
+    MissingCostError, DeadlockError.
     """
     question = lowered(scenario, prepared)
     return question.outcome(question.trace())
@@ -337,9 +342,10 @@ def execute(scenario: Scenario, prepared: Prepared | None = None) -> Outcome:
 class Lowered:
     """A scenario lowered to one step, to be simulated once or, with other durations, many times.
 
-    ``prepared`` and ``strategy`` are what was lowered: those of a few devices in place of all where
-    ``quotient`` has them (else it tells why all are lowered, if some look alike). ``whole`` is the
-    graph on all devices; of a ``large`` model there is neither it nor ``prepared``.
+    ``prepared`` and ``strategy`` were lowered. Where ``quotient`` is a Quotient, they are those of
+    the few devices that represent all; where it is Expanded, it tells why all devices were lowered
+    although some look alike. ``whole`` is the graph on all devices. A large model has ``large``,
+    and neither ``prepared`` nor ``whole``.
     """
 
     scenario: Scenario
@@ -362,13 +368,23 @@ class Lowered:
         return simulate_lowered(*there, graph_of)
 
     def _disturbed(self, rounds: int) -> TaskGraph:
-        """The task graph of so many rounds with its noise and pauses, those of draw 0."""
+        """The task graph of ``rounds`` rounds, with the noise and the pauses of draw 0."""
         graph, disturbances = iterated(self.step, rounds), self.scenario.disturbances
         assert disturbances is not None
         return with_stalls(with_factors(graph, noise(disturbances)(graph)(0)), disturbances, 0)
 
+    @cached_property
+    def expected_errors(self) -> Callable[[TaskGraph], ExpectedErrors]:
+        """A function from a task graph of one or more steps to its expected errors; results are
+        remembered, because all draws use the same.
+        """
+        if self.large is not None:
+            return cache(partial(errors_of_large, large=self.large))
+        assert self.prepared is not None
+        return cache(partial(errors_of_graph, split(self.prepared, self.strategy)[0]))
+
     def outcome(self, trace: Trace) -> Outcome:
-        """The outcome of a trace of it."""
+        """The outcome of ``trace``, which must be a trace of this step."""
         if self.large is not None:
             sources = self.large.rungs, (), self.large.rel_err
             return Outcome(trace, *sources, large=self.large, scenario=self.scenario)
@@ -381,7 +397,7 @@ class Lowered:
 
 
 def lowered(scenario: Scenario, prepared: Prepared | None = None) -> Lowered:
-    """A scenario lowered to one step, with what ``prepare`` made where it is at hand.
+    """Lower a scenario to one step; ``prepared`` is the result of ``prepare``, to save time.
 
     Raises InputError, MissingCostError.
     """
@@ -390,7 +406,7 @@ def lowered(scenario: Scenario, prepared: Prepared | None = None) -> Lowered:
     limit, repeats = parse_limit(scenario.limit), scenario.steps == "repeated"
     scale_of_devices(scenario.cluster).require(limit)
     whole, strategy = prepare(scenario) if prepared is None else prepared, scenario.strategy
-    # Noise makes devices differ that are alike.
+    # Noise makes equal devices differ, so ``is_symmetric`` excludes it.
     quotient = quotient_of(whole, strategy) if scenario.is_symmetric else None
     there = whole, strategy
     if isinstance(quotient, Quotient):
@@ -402,7 +418,7 @@ def lowered(scenario: Scenario, prepared: Prepared | None = None) -> Lowered:
 
 
 def _large(scenario: Scenario) -> Lowered:
-    """The step of a large model; what is wrong with its pipeline is reported of the strategy."""
+    """Lower the step of a large model; problems of its pipeline name the key in the strategy."""
     from ..costs.collectives import collective_model
     from ..lowering.hybrid import lower_hybrid
 
@@ -420,7 +436,9 @@ def _large(scenario: Scenario) -> Lowered:
 
 @contextmanager
 def _of_the_pipeline() -> Iterator[None]:
-    """Problems of the block are told of the scenario: ``tp: ...`` is one of its pipeline."""
+    """Prefix the problems of an InputError with their path in the scenario: ``tp: ...`` becomes
+    ``strategy.pipeline.tp: ...``.
+    """
     try:
         yield
     except InputError as error:
@@ -441,10 +459,10 @@ def outcome_of(
     symmetry: Symmetry | None = None,
     whole: Prepared | None = None,
 ) -> Outcome:
-    """A trace of a strategy's ``step``, with where its op times come from.
+    """The outcome of a trace of ``step``: the trace, with the sources of its op times.
 
-    Where its devices represent others, ``symmetry`` tells which, and ``whole`` is the graph of all
-    of them.
+    Where devices of the trace represent others, ``symmetry`` tells which, and ``whole`` is the
+    graph prepared for all devices.
     """
     sharded, placed, origins = split(prepared, strategy)
     graph = step.task_graph if step.microbatch is None else step.microbatch
@@ -476,8 +494,8 @@ def _stages(prepared: Prepared, task_graph: TaskGraph, stages: Sequence[int]) ->
 def _splitting(
     prepared: Prepared, placed: Strategy, origins: Mapping[str, Origin], step: TaskGraph
 ) -> Splitting:
-    """Of an op that is split, the unsplit time is the mean over the devices of its parts: where one
-    of them is slow, the slowness is not blamed on splitting.
+    """The splitting of a step. The unsplit time of a split op is the mean over the devices of its
+    parts, so that the slowness of one device does not count as a cost of splitting.
     """
     graph, cluster = prepared.graph, prepared.cluster
     parts = [(name, origin.op) for name, origin in origins.items() if not origin.adds_up]
@@ -492,8 +510,8 @@ def _splitting(
 
 
 def fingerprint(value: Any) -> str:
-    """A hash of all that a scenario, or a part of it, says: equal however its files write
-    it.
+    """A hash of the contents of a scenario or of a part of it. Files that differ only in form, such
+    as the order of keys, give equal hashes.
     """
     digest = hashlib.sha256()
     _feed(lambda text: digest.update(text.encode()), value)

@@ -1,4 +1,5 @@
-"""Files: JSON in and out, every value checked, every error with its file and path, all at once.
+"""Files: JSON in and out. Every value is checked, and all errors are reported at once, each with
+its file and path.
 
 Nothing else of simdev reads these formats, which docs/reference/formats.md describes. ``measure``
 and ``simdev plan`` write scenarios and profiles by themselves: a renamed key is changed there too.

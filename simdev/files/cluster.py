@@ -54,7 +54,8 @@ from .writing import changed_fields, entries_text, json_line, write_text
 
 
 def require_joinable(path: str, devices: int) -> None:
-    """Refuse more devices, each linked with every other, than a cluster may have.
+    """Refuse a number of devices, each linked with every other, that needs more links than a
+    cluster may have.
 
     Raises InputError.
     """
@@ -71,10 +72,10 @@ class HostShape(TypedDict, total=False):
 
     - ``mode``: ``eager``: every op is dispatched by itself, for its ``host_time``; ``graph``:
       the device's step is one CUDA graph, dispatched in ``launch``; ``none``: no host.
-    - ``ahead``: how many launches the host may be before what its device has finished; default
+    - ``ahead``: how many launches the host may be ahead of what its device has finished; default
       1024.
     - ``threads``: a thread for each ``device`` (default), or for all of a ``node``.
-    - ``launch``: how long the replay of a graph takes the host; default 10 us.
+    - ``launch``: the time that the host needs to replay a graph; default 10 us.
     """
 
 
@@ -82,16 +83,16 @@ class HostShape(TypedDict, total=False):
 class DeviceKindShape(TypedDict, total=False):
     """Properties shared by all devices of a kind.
 
-    - ``memory``: its size, or ``unlimited``; left out or null: that of the datasheet of its kind,
-      unlimited where none tells it.
+    - ``memory``: its size, or ``unlimited``. Left out or null: the memory in the datasheet of its
+      kind, or unlimited where no datasheet gives one.
     - ``gap``: how long it pauses after each op of positive duration.
     - ``staging``: whether transfers through it stop there, which cuts a route in two.
     - ``chunk``: bytes of the pieces in which a staging device passes transfers on.
     - ``transit``: false: no route leads through it.
-    - ``host``: its own, before the cluster's.
+    - ``host``: the host of these devices, in place of the cluster's.
     - ``beside_copies``: how many times longer it computes while a transfer begins or ends
       there, 1 to 2.
-    - ``speed``: the share of the speed of its kind at which it computes; default 1.
+    - ``speed``: its speed as a share of the speed of its kind; default 1.
     """
 
     memory: Capacity
@@ -99,7 +100,7 @@ class DeviceKindShape(TypedDict, total=False):
 
 
 class DeviceShape(DeviceKindShape, total=False):
-    """A device; its keys go before its kind's.
+    """A device. A key here overrides the same key of its kind.
 
     - ``name``: unique.
     - ``kind``: default ``gpu``; a ``switch`` carries routes and runs no op.
@@ -124,9 +125,9 @@ class LinkKindShape(TypedDict, total=False):
     - ``lanes``: how many physical links it bundles; rings are laid along them.
     - ``both_ways``: how many times longer transfers take while others cross it the other way, 1
       to 2.
-    - ``measured_bandwidth``, ``measured_latency``: those that it had when the collectives of the
-      cluster were measured; default: as they are.
-    - ``slowed``: the share that ``bandwidth`` is of that of a sound link of its like; default 1.
+    - ``measured_bandwidth``, ``measured_latency``: its bandwidth and latency when the collectives
+      of the cluster were measured; default: ``bandwidth`` and ``latency``.
+    - ``slowed``: ``bandwidth`` as a share of the bandwidth of a sound link of this kind; default 1.
     """
 
     bandwidth: Bandwidth
@@ -135,7 +136,7 @@ class LinkKindShape(TypedDict, total=False):
 
 
 class LinkShape(LinkKindShape, total=False):
-    """A link; its keys go before its kind's.
+    """A link. A key here overrides the same key of its kind.
 
     - ``ends``: two devices.
     - ``kind``: a key of ``link_kinds``.
@@ -154,9 +155,9 @@ class EveryLinkShape(TypedDict, total=False):
 
 
 class AllToAllShape(TypedDict, total=False):
-    """Links between any two devices.
+    """A link between every two devices.
 
-    - ``all_to_all``: what each of them is.
+    - ``all_to_all``: the properties of each link.
     """
 
     all_to_all: Required[EveryLinkShape]
@@ -168,7 +169,7 @@ class NetworkShape(TypedDict, total=False):
     - ``attach``: an entry for each network adapter: the device, or devices, that it is linked
       with.
     - ``bandwidth``: of each adapter, in each direction.
-    - ``efficiency``: the share of it that transfers reach; default 1.
+    - ``efficiency``: the share of ``bandwidth`` that transfers reach; default 1.
     - ``latency``: from adapter to adapter.
     - ``duplex``: ``full`` (default) or ``half``.
     - ``hold_latency``: whether a transfer holds its queue during the latency; default true.
@@ -190,17 +191,17 @@ class CommonShape(TypedDict, total=False):
     - ``queues``: ``parallel``, ``device``, ``half-duplex`` (default), ``egress``, ``link`` or
       ``fair``.
     - ``transfer``: ``once-per-device`` (default), ``per-consumer`` or ``multicast``.
-    - ``collectives``: collections of measured tables that hold inside one machine, by name.
-    - ``host``: what dispatches the ops of every GPU.
-    - ``devices``: those of one machine.
-    - ``device_kinds``, ``link_kinds``: what all of a kind share.
-    - ``nodes``: how often the machine is repeated; default 1.
-    - ``gpus``: how many devices that compute the job has, the first of each machine, equally many
+    - ``collectives``: the name of a collection of measured tables, which hold inside one machine.
+    - ``host``: the host that dispatches the ops of every GPU.
+    - ``devices``: the devices of one machine.
+    - ``device_kinds``, ``link_kinds``: properties shared by all devices or links of a kind.
+    - ``nodes``: the number of machines; default 1.
+    - ``gpus``: how many computing devices the job uses: the first of each machine, equally many
       on each; default all. Without ``nodes`` it runs on the fewest machines.
     - ``network``: how the machines are joined.
-    - ``slow``: stragglers among all machines: by name the share of its speed that a device has,
-      like ``{"gpu:5": 0.8}``, or of its bandwidth a link (``gpu:0 - nic:0``) or all links of a
-      switch (``nic:3``).
+    - ``slow``: stragglers among all machines, by name: the share of its speed that a device keeps,
+      like ``{"gpu:5": 0.8}``, or the share of its bandwidth that a link (``gpu:0 - nic:0``) or
+      every link of a switch (``nic:3``) keeps.
     - ``provenance``: where the numbers come from, in any form.
     """
 
@@ -231,9 +232,9 @@ class ClusterShape(CommonShape, total=False):
 
 
 class ShortShape(CommonShape, total=False):
-    """A cluster whose links are all alike.
+    """A cluster whose links all have the same properties.
 
-    - ``links``: what every one of them is.
+    - ``links``: the properties of every link.
     """
 
     links: AllToAllShape
@@ -244,10 +245,10 @@ class PresetShape(TypedDict, total=False):
 
     - ``preset``: its name.
     - ``nodes``: how many machines.
-    - ``gpus``: how many GPUs of them the job has, equally many on each; default all. Without
+    - ``gpus``: how many of their GPUs the job uses, equally many on each; default all. Without
       ``nodes`` it runs on the fewest machines.
-    - ``network``: bandwidth of each adapter as sold; the preset's efficiency applies.
-    - ``queues``, ``transfer``, ``host``: in place of the preset's.
+    - ``network``: nominal bandwidth of each adapter; the preset's efficiency applies.
+    - ``queues``, ``transfer``, ``host``: replace the preset's.
     - ``slow``: stragglers, as in a cluster.
     """
 
@@ -274,9 +275,9 @@ def read_cluster(
 ) -> Cluster:
     """The cluster of a file, or of an object already parsed (which may leave out the version).
 
-    A device of which no memory is told has that of the datasheet of its kind: of ``sheets``, or as
-    shipped. ``{"preset": NAME, "nodes": 8, "network": "25 Gbit/s"}`` is a preset with settings; see
-    ``read_preset``. Raises InputError with every problem at once.
+    A device without ``memory`` has the memory of its kind's datasheet, taken from ``sheets`` or
+    else from those that ship. ``{"preset": NAME, "nodes": 8, "network": "25 Gbit/s"}`` is a preset
+    with settings; see ``read_preset``. Raises InputError with every problem at once.
     """
     with opened(source) as (value, is_file):
         if isinstance(value, dict) and "preset" in value:
@@ -289,7 +290,7 @@ def read_cluster(
 
 
 def _fields(value: Any, is_file: bool) -> Fields:
-    # Two shapes and no union of them: pydantic would tell of every fault once for each.
+    # Two shapes, not a union: pydantic would report every fault once for each member of the union.
     is_short = isinstance(value, dict) and isinstance(value.get("links"), dict)
     return (_SHORT if is_short else _LISTED).checked(value, is_file)
 
@@ -308,7 +309,7 @@ def _cluster(fields: Fields, sheets: Sequence[DeviceSpec] = ()) -> Cluster:
     gpus = fields.get("gpus")
     nodes = machines_of(node, fields.get("nodes"), gpus)
     if network and (nodes == 1 or gpus is not None):
-        # A node by itself needs no network, but what is written of one must be right.
+        # A single node needs no network, but a network that is written must be valid.
         refuse(network_problems(node, network))
     if gpus is not None:
         node, network = cut_to(node, network, gpus // nodes)
@@ -317,7 +318,7 @@ def _cluster(fields: Fields, sheets: Sequence[DeviceSpec] = ()) -> Cluster:
 
 
 def _node(fields: Fields, sheets: Sequence[DeviceSpec]) -> Cluster:
-    """The devices and links of a node as they are written, with what their kinds say of them."""
+    """The devices and links of a node as written, with the properties of their kinds filled in."""
     name, links = fields.get("name", "cluster"), fields.get("links", ())
     options = _with_host({key: fields[key] for key in _OPTIONS if key in fields})
     kinds = fields.get("device_kinds", {})
@@ -331,9 +332,11 @@ def _node(fields: Fields, sheets: Sequence[DeviceSpec]) -> Cluster:
 
 
 def _kind_problems(fields: Fields) -> Iterator[str]:
-    """Faults of kinds that no device or link has; those in use are checked with their devices."""
+    """Faults of kinds that no device or link uses. Kinds in use are checked with the devices and
+    links that use them.
+    """
     devices, links, ends = fields["devices"], fields.get("links", ()), ("a", "b")
-    # All to all, links take nothing from kinds.
+    # Links of an all-to-all cluster take nothing from kinds.
     links = () if isinstance(links, dict) else links
     for part, rows, default in (
         ("device_kinds", devices, _DEFAULT_KIND),
@@ -353,7 +356,7 @@ def _kind_problems(fields: Fields) -> Iterator[str]:
 
 
 def _device(fields: Fields, sheets: Sequence[DeviceSpec] = ()) -> Device:
-    """The device of its fields, with the memory of its datasheet where they tell none."""
+    """The device with these fields, and the memory of its datasheet where they have none."""
     memory = fields.get("memory")
     if memory is None:
         memory = capacity_of(fields.get("kind", _DEFAULT_KIND), sheets)
@@ -361,7 +364,7 @@ def _device(fields: Fields, sheets: Sequence[DeviceSpec] = ()) -> Device:
 
 
 def _with_host(fields: Fields) -> Fields:
-    """The fields of a cluster or a device, its host as the noun."""
+    """The fields of a cluster or a device, with ``host`` as a Host."""
     return {**fields, "host": Host(**fields["host"])} if "host" in fields else fields
 
 
@@ -371,7 +374,7 @@ def _links(links: list[Fields], kinds: dict[str, Fields]) -> tuple[Link, ...]:
     refuse(
         f"links[{i}].bandwidth: missing" for i, link in enumerate(whole) if "bandwidth" not in link
     )
-    # A million links are of a few sorts, each of which is read once.
+    # A million links have few distinct fields: each distinct set is read once.
     sorts = dict[tuple[Any, ...], Link]()
     made = []
     for link in whole:
@@ -385,8 +388,8 @@ def _links(links: list[Fields], kinds: dict[str, Fields]) -> tuple[Link, ...]:
 
 def _all_to_all(name: str, devices: tuple[Device, ...], options: Fields, link: Fields) -> Cluster:
     require_joinable("links.all_to_all", sum(device.runs_ops for device in devices))
-    # The devices are judged first, alone: a name given twice is not also a hundred faulty
-    # links.
+    # The devices are checked first, without links: a name given twice must not be reported as a
+    # hundred faulty links too.
     alone = Cluster(name, devices, (), **options)
     return replace(alone, links=Cluster.all_to_all(name, devices, **link).links)
 
@@ -407,15 +410,15 @@ def read_preset(
     host: Host | Mapping[str, Any] | None = None,
     slow: Mapping[str, Number] | None = None,
 ) -> Cluster:
-    """A cluster shipped with simdev, as it is or with settings. Raises InputError.
+    """A cluster shipped with simdev, unchanged or with settings. Raises InputError.
 
-    ``nodes`` is how many machines, ``gpus`` how many GPUs of them are used (of a rack of 72, say
-    64; equally many on each machine, and on the fewest where ``nodes`` is not told), ``network``
-    the bandwidth of each of their NICs (per direction,
-    as sold: the preset's efficiency applies), ``queues``, ``transfer`` and ``host`` (the noun or
-    its fields) as in a cluster, ``slow`` its stragglers. A setting changes the cluster's name.
+    ``nodes`` is the number of machines. ``gpus`` is the number of GPUs that are used (64 of a rack
+    of 72, say): equally many on each machine, and on the fewest machines without ``nodes``.
+    ``network`` is the nominal bandwidth of each NIC, per direction; the preset's efficiency
+    applies. ``queues``, ``transfer`` and ``host`` (a Host or its fields) are as in a cluster,
+    ``slow`` its stragglers. A setting changes the cluster's name.
     """
-    # By the list and not by the file system: a name from a client may not lead out of the folder.
+    # Looked up in the list, not on the disk: a client's name must not lead out of the folder.
     if name not in preset_names():
         raise InputError(_no_preset(name))
     fields = preset_fields(name)
@@ -467,12 +470,12 @@ def preset_fields(name: str) -> Fields:
 
 
 def preset_hint(name: str) -> str:
-    """A hint for whoever asked for a preset that does not exist."""
+    """The hint of an error about a preset that does not exist."""
     return meant(name, preset_names(), 'there are those of "simdev clusters"')
 
 
 def cluster_object(cluster: Cluster) -> Fields:
-    """The cluster as its file has it, ready for JSON: every device and link by itself, the
+    """The fields of the cluster's file, ready for JSON: every device and link separately, the
     provenance last.
     """
     fields: Fields = {
@@ -486,7 +489,7 @@ def cluster_object(cluster: Cluster) -> Fields:
         "links": [changed_fields(link) for link in cluster.links],
         "provenance": plain(cluster.provenance),
     }
-    # The other fields are written even where they are as by default: a file shows what it means.
+    # The other fields are written even where they have their defaults: a file shows what it means.
     optional = ("collectives", "host", "provenance")
     return {key: value for key, value in fields.items() if value or key not in optional}
 
@@ -499,12 +502,12 @@ def _device_object(device: Device) -> Fields:
 
 
 def _host_object(host: Host | None) -> Fields | None:
-    """All of its fields: a file shows what it means."""
+    """All fields of a host, defaults too: a file shows what it means."""
     return None if host is None else changed_fields(host, "mode", "ahead", "threads", "launch")
 
 
 def write_cluster(cluster: Cluster, path: PathLike) -> None:
-    """Write a cluster, a device or link a line, its provenance last.
+    """Write a cluster with one device or link a line, its provenance last.
 
     Raises InputError, or OSError.
     """

@@ -36,8 +36,8 @@ class _TableShape(TypedDict, total=False):
     - ``collective``: its kind.
     - ``ranks``: how many took part.
     - ``source``: ``measured`` (default) or ``fitted``.
-    - ``anchors``: pairs of bytes and time, with lines between.
-    - ``left_out``: how many measured sizes are no anchors, and how far lines are off there.
+    - ``anchors``: pairs of bytes and time, with straight lines between them.
+    - ``left_out``: how many measured sizes are not anchors, and the error of the lines there.
     """
 
     collective: Required[str]
@@ -68,9 +68,9 @@ class _ChoiceShape(TypedDict, total=False):
     - ``algorithm``: ``auto`` (default), the fastest, or ``ring``, ``tree``, ``hierarchical`` or
       ``direct``.
     - ``cost``: ``auto`` (default), ``closed``, ``table``, ``expanded`` or ``given``.
-    - ``tables``: measured tables, by name or as an object; default those of the cluster.
-    - ``chunks``: into how many a broadcast or reduce along a chain is cut; default the number
-      of least closed form.
+    - ``tables``: measured tables, by name or as an object; default the cluster's tables.
+    - ``chunks``: the number of chunks that a broadcast or reduce along a chain is cut into; default
+      the number that makes the closed form shortest.
     - ``slowdown``: how many times longer computation and a collective take while they share a
       device, 1 (default) to 2.
     - ``groups``: process groups by name, each a list of devices in the order of its ranks; a
@@ -87,8 +87,8 @@ CHOICE = Format(_ChoiceShape, prefix="collectives.")
 
 
 def read_choice(value: Any) -> Collectives:
-    """The settings of collectives in a strategy; its tables are a shipped collection, or an object
-    of its shape.
+    """The settings of collectives in a strategy. Their ``tables`` are the name of a shipped
+    collection, or an object with the shape of a collection.
 
     Raises InputError with every problem at once.
     """
@@ -154,7 +154,7 @@ def _tables(entries: list[Fields]) -> tuple[CollectiveTable, ...]:
         except ValueError as error:
             problems.append(f"tables[{i}].anchors: {error}")
         else:
-            # A second table of a collective over as many ranks would never be asked.
+            # A second table of the same collective and number of ranks would never be used.
             first, _ = tables.setdefault((table.collective, table.ranks), (i, table))
             if first != i:
                 problems.append(

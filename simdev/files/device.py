@@ -1,8 +1,9 @@
 """Datasheets of kinds of device from JSON, and the datasheets shipped beside the package.
 
-Every scenario completes its cost model by ``datasheets``, every cluster its memories by
-``capacity_of``. A new field is a field of DeviceSpec (``costs/roofline.py``) and a key of
-``_DeviceShape``, whose type says its unit; presets have to tell its source then.
+``datasheets`` gives every scenario the datasheets of its cost model, ``capacity_of`` gives a
+cluster the memories that it leaves out. A new field is a field of DeviceSpec
+(``costs/roofline.py``) and a key of ``_DeviceShape``, whose type says its unit; presets must then
+name its source.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ class _EfficiencyShape(TypedDict, total=False):
     compute: Share
     memory: Share
     overhead: Seconds
-    # In the short form: of which dtype they are.
+    # Only in the short form: the dtype of these shares.
     dtype: str
 
 
@@ -35,7 +36,7 @@ _EFFICIENCY = Format(_EfficiencyShape, prefix=".")
 
 
 def _by_dtype(value: Any) -> dict[str, Fields]:
-    """Shares by dtype; those of the short form by the dtype that it tells, "" for none."""
+    """Shares by dtype. The short form has its shares under its ``dtype``, or "" without one."""
     if not isinstance(value, dict):
         raise ValueError(f"must be an object, got {shown(value)}")
     if _EFFICIENCY.keys.intersection(value):
@@ -63,21 +64,21 @@ class _DeviceShape(TypedDict, total=False):
 
     - ``kind``: what clusters and profiles call the device.
     - ``name``: what it is called.
-    - ``family``: which kinds are alike, as ``hbm`` or ``cpu``.
-    - ``measured_as``: the kind of the same chip whose shipped rows large models take here.
+    - ``family``: the group of similar kinds that it belongs to, like ``hbm`` or ``cpu``.
+    - ``measured_as``: another kind with the same chip, whose shipped rows large models use here.
     - ``flops``: peaks by dtype, dense.
-    - ``memory_bandwidth``: of its memory.
-    - ``memory``: its size.
-    - ``launch``: what the launch of an op costs.
-    - ``launch_gap``: between two kernels of a stream.
-    - ``dispatch``: in which a host dispatches a small op.
+    - ``memory_bandwidth``: the bandwidth of its memory.
+    - ``memory``: the size of its memory.
+    - ``launch``: the time that the launch of an op costs.
+    - ``launch_gap``: the pause between two kernels of a stream.
+    - ``dispatch``: the time in which a host dispatches a small op.
     - ``blas_workspace``: bytes of each workspace that PyTorch hands to cuBLAS.
     - ``sustained_clock``: the share of the rate of a single call that kernels near the peak
-      keep.
+      keep when they run for long.
     - ``efficiency``: the shares of the peaks that are reached, by op class (``default`` for all
       others) and dtype.
-    - ``measured``: the rates that products were seen to hold, in one call and for seconds, and the
-      bandwidth.
+    - ``measured``: measured rates of matrix products, in one call and over seconds, and the
+      measured bandwidth.
     - ``ports``: how many links of each kind it has.
     - ``provenance``: where the numbers come from, in any form.
     """
@@ -110,7 +111,7 @@ def read_device(source: PathLike | Mapping[str, Any]) -> DeviceSpec:
     """
     if isinstance(source, str) and source in device_names():
         source = DEVICE_PRESETS / f"{source}.json"
-    # A kind that is misspelt would be told to be no file, which helps nobody.
+    # For a misspelt kind "no such file" would be a useless message.
     elif (
         isinstance(source, str)
         and not source.endswith((".json", ".json.gz"))
@@ -136,8 +137,8 @@ def device_presets() -> tuple[DeviceSpec, ...]:
 def datasheets(
     sheets: Sequence[DeviceSpec], kinds: Iterable[str], profiles: Iterable[Profile]
 ) -> tuple[DeviceSpec, ...]:
-    """The given datasheets, then those shipped of the other kinds that a cluster (``kinds``) or
-    profiles name. Every scenario has these, from a file or made in Python.
+    """The given datasheets, then the shipped ones of all other kinds that a cluster (``kinds``) or
+    profiles name. Every scenario has these, whether read from a file or made in Python.
     """
     named = [*kinds, *(kind for profile in profiles for kind in profile.device_kinds)]
     given = {spec.kind for spec in sheets}
@@ -147,8 +148,8 @@ def datasheets(
 
 
 def capacity_of(kind: str, sheets: Sequence[DeviceSpec] = ()) -> int | None:
-    """Bytes of a device of this kind where nothing else tells them: those of its datasheet, of the
-    given ones or as shipped. None: unlimited, for no datasheet tells them.
+    """Bytes of memory in the datasheet of this kind, given in ``sheets`` or shipped. None
+    (unlimited) where no datasheet has a memory.
     """
     return next((s.memory for s in datasheets(sheets, [kind], ()) if s.kind == kind), None)
 
@@ -159,7 +160,7 @@ def _shipped(kind: str) -> DeviceSpec | None:
 
 
 def _spec(fields: Fields) -> DeviceSpec:
-    # Its ports and the bandwidth that was measured are for the tests of presets alone.
+    # Ports and measured bandwidths only serve the tests of presets.
     others = ("efficiency", "measured", "ports")
     given = {key: value for key, value in fields.items() if key not in others}
     measured, flops = fields.get("measured", {}), fields["flops"]
@@ -169,7 +170,7 @@ def _spec(fields: Fields) -> DeviceSpec:
         efficiency[op_class] = known = {}
         for dtype, shares in by_dtype.items():
             place = f"efficiency.{op_class}" + (f".{dtype}" if dtype and len(by_dtype) > 1 else "")
-            # The short form is of the dtype of the datasheet, if that has but one.
+            # The short form needs no dtype where the datasheet has only one.
             if not dtype and len(flops) != 1:
                 problems.append(
                     f'{place}: of which dtype? Write "dtype": "bfloat16" beside it, or '

@@ -1,8 +1,8 @@
-"""Parts of a scenario that tell how a step is disturbed and how a long run fails: noise, pauses,
-failures. Their keys are the fields of the nouns.
+"""Parts of a scenario that disturb a step (noise, pauses) or a long run (failures). Their keys are
+the fields of the nouns.
 
-``files/scenario.py`` reads them as it reads its options; another such part is a reader in BESIDE, a
-key of the scenario's shape, and a field of Scenario.
+``files/scenario.py`` reads them as it reads its options. Another such part needs a reader in
+BESIDE, a key of the scenario's shape, and a field of Scenario.
 """
 
 from __future__ import annotations
@@ -52,4 +52,4 @@ BESIDE: Mapping[str, Callable[[Any], Any]] = {
     "disturbances": _disturbances,
     "failures": lambda given: Failures(**given),
 }
-"""The readers of parts that are no files."""
+"""The readers of parts that are never files of their own, by key."""

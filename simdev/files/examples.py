@@ -1,5 +1,5 @@
-"""Where the examples lie that ship with simdev: scenarios, the profiles and graphs that they name,
-and notebooks.
+"""The places of the examples that ship with simdev: scenarios, the profiles and graphs that they
+name, and notebooks.
 
 In a clone they are at the top of the repository, beside the package; a wheel holds them inside it
 (setup.py copies them there). Commands and ``load_scenario`` take the name of an example by
@@ -33,13 +33,13 @@ def examples_folder() -> Path:
 
 
 def scenario_names() -> tuple[str, ...]:
-    """The scenarios that ship, by the names of their files without ending, sorted."""
+    """The names of the scenarios that ship (their files without the ending), sorted."""
     return shipped(examples_folder() / "scenarios")
 
 
 def scenario_path(source: str) -> str:
-    """The path of a scenario named by its path, or by the name of a shipped example; a file of that
-    name goes first, as with presets.
+    """The path of a scenario given by its path or by the name of a shipped example. Where a file
+    has that name the file is taken.
 
     Raises InputError for a word that is neither.
     """

@@ -1,7 +1,7 @@
 """Graphs from and to JSON.
 
-Fields and their limits are in ``nouns/graph.py``. Kinds of ops are checked
-by nobody here, for a kind without a description is allowed (``nouns/semantics``).
+Fields and their limits are in ``nouns/graph.py``. Kinds of ops are not checked, for a kind without
+a description is allowed (``nouns/semantics``).
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ class _TensorShape(TypedDict, total=False):
     - ``bytes``: its size.
     - ``shape``: its extents.
     - ``dtype``: a name like ``float32``; unknown ones are refused.
-    - ``view_of``: makes it a part of that output of the same op, without memory of its own.
+    - ``view_of``: another output of the same op, of which this one is a view without memory of its
+      own.
     """
 
     bytes: Required[Bytes]
@@ -47,16 +48,16 @@ class _OpShape(TypedDict, total=False):
     - ``outputs``: the tensors that it makes.
     - ``attrs``: attributes that matter for its time; ``in`` and ``dt`` are operand shapes and
       dtypes as executed; a collective has ``ranks``.
-    - ``param_bytes``, ``grad_bytes``, ``state_bytes``: memory that is held throughout.
-    - ``workspace_bytes``: memory while it runs.
+    - ``param_bytes``, ``grad_bytes``, ``state_bytes``: memory that is held for the whole step.
+    - ``workspace_bytes``: memory that is held while it runs.
     - ``colocate``: a group whose ops share a device.
-    - ``time``: how long it takes, before any profile; seconds, a text with a unit, or either by
-      kind of device.
+    - ``time``: how long it takes, overriding any profile; seconds, a text with a unit, or either
+      by kind of device.
     - ``host_time``: how long the host needs to dispatch it.
-    - ``launches``: how many kernels that launches; default 1.
+    - ``launches``: how many kernels its dispatch launches; default 1.
     - ``blocks_host``: whether the host then waits for its end; default false.
-    - ``releases``: tensors that the program refers to until this op ends, where memory is
-      counted as PyTorch counts it.
+    - ``releases``: tensors that the program keeps a reference to until this op ends; they count
+      where memory is counted as PyTorch counts it.
     - ``stream``: the queue of its device in which it runs, as a CUDA stream, in program order;
       default the compute queue. A collective runs in that stream of each of its ranks.
     """
@@ -101,7 +102,7 @@ def read_graph(source: PathLike | Mapping[str, Any]) -> Graph:
 
 
 def _dtype_problems(i: int, fields: Mapping[str, Any]) -> Iterator[str]:
-    """Names in the attribute "dt" (dtypes as executed) that are those of no dtype."""
+    """Problems of entries of the attribute "dt" (dtypes as executed) that are not dtypes."""
     dtypes = fields.get("attrs", {}).get("dt")
     for k, name in enumerate(dtypes if isinstance(dtypes, list) else ()):
         if isinstance(name, str) and known(name) is None:
@@ -110,12 +111,12 @@ def _dtype_problems(i: int, fields: Mapping[str, Any]) -> Iterator[str]:
 
 def _op(fields: Fields) -> Op:
     outputs = tuple(Tensor(**tensor) for tensor in fields.get("outputs", ()))
-    # Attributes are labels: what a profile calls 0.5 may not be a Decimal here.
+    # Attributes are compared with those of profile rows, where 0.5 is a float: no Decimals here.
     return Op(**{**fields, "outputs": outputs, "attrs": plain(fields.get("attrs", {}))})
 
 
 def write_graph(graph: Graph, path: PathLike) -> None:
-    """Write a graph, an op a line.
+    """Write a graph with one op a line.
 
     Raises InputError where an attribute is no JSON, OSError where it cannot write.
     """
@@ -123,8 +124,8 @@ def write_graph(graph: Graph, path: PathLike) -> None:
 
 
 def graph_text(graph: Graph) -> str:
-    """The graph as JSON, an op a line. Raises InputError where an attribute is no JSON."""
-    # All ops are tried, so that every attribute that is no JSON is told at once.
+    """The graph as JSON, one op a line. Raises InputError where an attribute is no JSON."""
+    # All ops are tried, so that all attributes that are no JSON are reported at once.
     problems, lines = [], []
     for i, op in enumerate(graph.ops):
         fields = changed_fields(op, "kind", "phase")

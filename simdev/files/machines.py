@@ -1,5 +1,5 @@
-"""One machine repeated on several nodes that a network joins, and the part of these that a job
-uses.
+"""One machine repeated on several nodes joined by a network, and the part of the machines that a
+job uses.
 
 ``files/cluster.py`` reads both from the keys ``nodes``, ``gpus`` and ``network`` of a file. Names
 of devices end in ``:`` and a number, which is counted on through the nodes.
@@ -16,8 +16,8 @@ from ..ground.errors import InputError, refuse
 from ..ground.units import Number, parse_speed
 from ..nouns.cluster import Cluster, Device, Link
 
-# A few digits of a file make a cluster that fills the memory; beyond these a step could not be
-# simulated anyhow.
+# A few digits in a file can make a cluster that fills the memory. A step on more devices or links
+# than these could not be simulated anyhow.
 MOST_DEVICES = 100_000
 MOST_LINKS = 1_000_000
 NETWORK = "network"
@@ -29,8 +29,8 @@ class Network:
     """The network that joins the nodes: NICs, and one switch that never blocks.
 
     ``attach`` has an entry for each NIC of a node: the devices that it is linked with.
-    ``bandwidth`` is that of a NIC, bytes per second and direction, of which ``efficiency`` is
-    reached; ``latency`` in seconds from NIC to NIC.
+    ``bandwidth`` is the bandwidth of a NIC in bytes per second and direction, ``efficiency`` the
+    share of it that transfers reach, ``latency`` the seconds from NIC to NIC.
     """
 
     attach: tuple[tuple[str, ...], ...]
@@ -42,7 +42,7 @@ class Network:
 
 
 def repeated(node: Cluster, nodes: int, network: Network | None) -> Cluster:
-    """The cluster of so many nodes (at least 2), each like ``node``. Raises InputError."""
+    """A cluster of ``nodes`` (at least 2) copies of ``node``. Raises InputError."""
     if network is None:
         raise InputError("nodes: several nodes need a network that joins them")
     refuse([*_node_problems(node, nodes, network), *network_problems(node, network)])
@@ -70,10 +70,11 @@ def repeated(node: Cluster, nodes: int, network: Network | None) -> Cluster:
 
 
 def with_slow(cluster: Cluster, slow: Mapping[str, Number]) -> Cluster:
-    """The cluster with stragglers: by name the share of its speed at which a device computes, or of
-    its bandwidth that a link has ("gpu:0 - nic:0", or a switch, for all of its links).
+    """The cluster with stragglers. ``slow`` maps the name of a device to the share of its speed
+    that it keeps, or the name of a link ("gpu:0 - nic:0"; a switch means all of its links) to the
+    share of its bandwidth that it keeps.
 
-    Raises InputError for names of none, and for what is no share.
+    Raises InputError for unknown names and for values that are no share.
     """
     devices, links, problems = list(cluster.devices), list(cluster.links), list[str]()
     for name, left in slow.items():
@@ -82,13 +83,12 @@ def with_slow(cluster: Cluster, slow: Mapping[str, Number]) -> Cluster:
         except ValueError as error:
             problems.append(f'slow["{name}"]: {error}')
             continue
-        ends = name.split(" - ") if " - " in name else [name]
-        device = None if len(ends) > 1 else cluster.index.get(name)
+        device = cluster.index.get(name)
         if device is not None and devices[device].runs_ops:
             speed = Fraction(devices[device].speed) * share
             devices[device] = replace(devices[device], speed=speed)
             continue
-        joined = [row for row, link in enumerate(links) if {*ends} <= {*link.ends}]
+        joined = [row for row, link in enumerate(links) if name in _names_of(link)]
         if not joined:
             reason = "no device of this name, nor a link like gpu:0 - gpu:1"
             problems.append(f'slow["{name}"]: {reason}')
@@ -99,8 +99,13 @@ def with_slow(cluster: Cluster, slow: Mapping[str, Number]) -> Cluster:
     return replace(cluster, devices=tuple(devices), links=tuple(links))
 
 
+def _names_of(link: Link) -> tuple[str, ...]:
+    first, second = link.ends
+    return first, second, f"{first} - {second}", f"{second} - {first}"
+
+
 def machines_of(node: Cluster, nodes: int | None, gpus: int | None) -> int:
-    """How many machines a job has: ``nodes`` (default 1), or the fewest with so many GPUs.
+    """The number of machines of a job: ``nodes`` (default 1), or the fewest with ``gpus`` GPUs.
 
     GPUs are the devices of ``node`` that compute (hosts do only where nothing else does). Raises
     InputError where machines have too few, or not all the same number.
@@ -123,7 +128,8 @@ def machines_of(node: Cluster, nodes: int | None, gpus: int | None) -> int:
 
 
 def cut_to(node: Cluster, network: Network | None, gpus: int) -> tuple[Cluster, Network | None]:
-    """A machine of which a job uses the first ``gpus`` GPUs: no others, nor their links and NICs.
+    """The machine and its network with the first ``gpus`` GPUs alone, no other and none of the
+    others' links and NICs.
 
     Switches and hosts stay.
     """
@@ -137,7 +143,7 @@ def cut_to(node: Cluster, network: Network | None, gpus: int) -> tuple[Cluster, 
 
 
 def _node_problems(node: Cluster, nodes: int, network: Network) -> Iterator[str]:
-    # Counted before any is made: the limits are there to save the memory.
+    # Counted before any device is made: the limits are there to save the memory.
     links = len(node.links) + sum(len(ends) + 1 for ends in network.attach)
     if (
         nodes * (len(node.devices) + len(network.attach)) > MOST_DEVICES
@@ -170,7 +176,7 @@ def network_problems(node: Cluster, network: Network) -> Iterator[str]:
 
 
 def _strides(names: list[str]) -> dict[str, int]:
-    """For each stem ("gpu"), by how much its numbers go up from one node to the next."""
+    """For each stem of a device name ("gpu"): the step of its numbers from one node to the next."""
     strides: dict[str, int] = {}
     for name in names:
         stem, number = _split(name)

@@ -1,11 +1,10 @@
-"""Profiles from and to JSON lines: one header line (optional, first), then a measured operator a
-line.
+"""Profiles from and to JSON lines: an optional header line, then one measured operator a line.
 
 A row's key is made of ``op``, ``attrs``, ``in``, ``dt``, ``out``, ``phase`` and ``dev``, exactly as
-that of an op of a graph; ``acc`` and everything else is kept as details and tells no rows apart.
-Rows with ``coll`` (collectives) are checked to be objects of version 1 and left to whoever models
-them. ``costs/rows.py`` has the nouns, ``measure`` writes such files, and keys are made in
-``nouns/semantics/keys.py``.
+the key of an op of a graph is. ``acc`` and all other fields are details that do not distinguish
+rows. Rows with ``coll`` (collectives) are only checked to be objects of version 1; fits of
+collectives read them. ``costs/rows.py`` has the nouns, ``measure`` writes such files, and keys are
+made in ``nouns/semantics/keys.py``.
 """
 
 from __future__ import annotations
@@ -73,7 +72,7 @@ def _count(value: Any) -> int:
 
 def _launches(value: Any) -> int:
     count = _count(value)
-    # Each has a gap behind it, and together they may take no longer than any op.
+    # Each launch has a gap after it; together the gaps must not exceed the longest time of an op.
     if count > MOST_LAUNCHES:
         raise ValueError(f"must be at most {MOST_LAUNCHES}, 53 days of gaps; got {shown(value)}")
     return count
@@ -92,25 +91,25 @@ class _TimesShape(TypedDict, total=False):
 
 
 class _RowShape(TypedDict, total=False):
-    """The schema of reference rows; ``Any`` marks what is carried along and not interpreted.
+    """A row of a profile. Fields of type ``Any`` are carried along and not interpreted.
 
     - ``op``: the op's kind.
     - ``attrs``: its attributes.
     - ``dt``: dtypes of the operands.
     - ``in``: shapes of the operands as executed, null where unknown.
-    - ``acc``: the dtype in which it adds up; tells no rows apart.
+    - ``acc``: the dtype in which it accumulates; does not distinguish rows.
     - ``out``: shapes of the outputs.
     - ``dev``: the kind of device.
-    - ``phase``: which part of a step it is of.
-    - ``t_ns``: nanoseconds as measured around the op; the median ``p50`` counts.
+    - ``phase``: the phase of the step that it belongs to.
+    - ``t_ns``: nanoseconds as measured around the op; simdev uses the median ``p50``.
     - ``src``: ``measured`` (default), or how the time was made: ``interpolated``, ``fitted``,
       ``scaled``, ``roofline`` or another name.
     - ``rel_err``: the expected relative error.
     - ``kernel_ns``: the time of a GPU's kernels.
-    - ``launches``: how many kernels these are.
-    - ``host_ns``: what the host needs for a bare call.
-    - ``host_step_ns``: what the host needs for the op in a real step.
-    - ``flops``: its operations.
+    - ``launches``: the number of these kernels.
+    - ``host_ns``: the time that the host needs for a bare call.
+    - ``host_step_ns``: the time that the host needs for the op in a real step.
+    - ``flops``: the number of its floating-point operations.
     - ``ws``: bytes of scratch memory.
     """
 
@@ -139,7 +138,7 @@ class _RowShape(TypedDict, total=False):
     note: Any
 
 
-# "in" is a keyword, which no class can name a field by.
+# "in" is a keyword of Python, so a class cannot have a field of this name.
 _InShape = TypedDict("_InShape", {"in": Required[list[list[Extent] | None]]}, total=False)
 
 
@@ -149,7 +148,7 @@ class _WholeRow(_RowShape, _InShape, total=False):
 
 @with_config(ConfigDict(strict=True, extra="allow"))
 class _PhaseShape(TypedDict):
-    """The host's time of a phase in a measured step, and the ops that share it (perhaps none)."""
+    """The host's time in one phase of a measured step, and the number of ops that share it."""
 
     host_s: Annotated[Fraction, PlainValidator(_seconds)]
     ops: Annotated[int, PlainValidator(_count)]
@@ -164,18 +163,18 @@ _HOST = Format(_HostShape, prefix="host.")
 
 
 def shipped_rows(kinds: Iterable[str]) -> tuple[Profile, ...]:
-    """The shipped profiles that large models take by default on these kinds of device: the grids
-    (profiles/DEVICE/grids) and then the steps (profiles/DEVICE) with rows in the precision of their
-    kernels.
+    """The shipped profiles that large models use by default on these kinds of device: first the
+    grids (profiles/DEVICE/grids), then the steps (profiles/DEVICE) with rows in the precision of
+    large models' kernels.
     """
     return tuple(profile for kind in kinds for profile in _shipped_profiles(kind))
 
 
 def shipped_paths(kind: str) -> list[Path]:
-    """The profiles that ship for a kind of device: grids, and then steps of models."""
+    """The profiles that ship for a kind of device: grids first, then steps of models."""
     folder = examples_folder() / "profiles"
     paths = [*sorted(folder.glob("*/grids/*.jsonl")), *sorted(folder.glob("*/*.jsonl"))]
-    # By the names of files and not by a pattern: a cluster may call its devices anything.
+    # Names are compared, not globbed: a kind from a cluster file may hold any characters.
     return [path for path in paths if kind and kind == _measured_on(path)]
 
 
@@ -188,15 +187,15 @@ def _shipped_profiles(kind: str) -> tuple[Profile, ...]:
 
 
 def _measured_on(path: Path) -> str:
-    """The kind of device that a profile's name tells: NAME.KIND.jsonl."""
+    """The kind of device in the name of a profile's file: NAME.KIND.jsonl."""
     return path.name.removesuffix(".jsonl").partition(".")[2]
 
 
 def read_profile(source: PathLike | Mapping[str, Any]) -> Profile:
     """The profile of a file of JSON lines, or of an object ``{"header": {...}, "rows": [...]}``.
 
-    A file that ships is read once a process, as long as it stays the same: each scenario of a
-    captured step reads all that ship for its device. Raises InputError with every problem at once,
+    A file that ships is read once a process while it stays unchanged: each scenario of a captured
+    step reads all shipped profiles of its device. Raises InputError with every problem at once,
     each with its line.
     """
     if isinstance(source, (str, os.PathLike)):
@@ -210,7 +209,7 @@ def read_profile(source: PathLike | Mapping[str, Any]) -> Profile:
 
 
 def _written(source: PathLike) -> tuple[Path, int, int] | None:
-    """The file of a profile that ships, when it was written (ns), its bytes; None of any other."""
+    """The file of a shipped profile, its time of change (ns) and its size; else None."""
     with suppress(InputError, OSError, ValueError):
         path = Path(source).resolve()
         if path.is_relative_to((examples_folder() / "profiles").resolve()):
@@ -242,7 +241,7 @@ def _profile(entries: Iterable[tuple[str, Any, tuple[str, ...]]]) -> Profile:
             else:
                 row = _row(value)
         if row is not None:
-            # Two rows of one key would leave it to their order which time counts.
+            # With two rows of one key their order would decide which time is used.
             if places.setdefault(row.key, place) is not place:
                 problems.append(f"{place}: the same operator as {places[row.key]}")
             rows[row.key] = row
@@ -263,9 +262,7 @@ def _is_header(value: Any) -> bool:
 
 
 def _require_host_times(header: Fields) -> None:
-    """Refuses what a header tells of its host's times and cannot be; all else of it is carried
-    along.
-    """
+    """Refuses impossible host times in a header. Other fields of a header are not checked."""
     phases = object_at(fields_of(header), "host").get("phases")
     if phases is not None:
         _HOST.validated({"phases": phases})
@@ -286,7 +283,7 @@ def _row(value: Any) -> Row | None:
     if not isinstance(value, dict):
         raise InputError(f"must be an object, got {shown(value)}")
     _require_version(value, required=True)
-    # Collectives are in profiles too, for whoever fits tables to them.
+    # Profiles hold collectives too, which serve to fit tables.
     if "coll" in value:
         return None
     if "op" not in value:
@@ -339,6 +336,6 @@ def _row_line(row: Row) -> str:
     others = [
         f", {json.dumps(name)}: {json.dumps(time)}" for name, time in times.items() if name != "p50"
     ]
-    # The median is the one number that must come back exactly; json knows no decimals.
+    # The median must be read back exactly, and json would write it as a float.
     median = f'"t_ns": {{"p50": {decimal_text(row.seconds * NS_PER_SECOND)}{"".join(others)}}}'
     return f"{json.dumps(fields, ensure_ascii=False)[:-1]}, {median}}}"

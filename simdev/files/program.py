@@ -1,9 +1,9 @@
-"""The archive of a program that torch.export saved: what it calls and the shapes of its tensors.
+"""The archive of a program that torch.export saved: the program's calls and the shapes of its
+tensors.
 
-The values of weights are never read, nor are examples of its inputs, which are pickled: the calls
-tell their shapes. Format: torch/_export/serde/schema.py of PyTorch 2.7 and later,
-version 8. ``measure/exported.py`` makes a graph of it; another version of the format changes the
-TypedDicts here first.
+Values of weights and the pickled example inputs are never read: the calls hold all shapes. Format:
+torch/_export/serde/schema.py of PyTorch 2.7 and later, version 8. ``measure/exported.py`` makes a
+graph of the program. A new version of the format begins with the TypedDicts here.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ from .reading import PathLike, parse_json, shown, text_of, unpacked
 from .shape import Extent, Format, plain
 
 # Safe reading of zip archives: only entries whose names are known, each once, of bounded size.
-# Nothing is written to disk, and nothing but the entries that are asked for is unpacked.
+# Nothing is written to disk, and only the entries that are needed are unpacked.
 
-# An entry of the table takes 20 times as much memory as in the file.
+# In memory an entry of the table takes 20 times its size in the file.
 MAX_TABLE = 16 * 2**20
 _ENCRYPTED, _LINK = 0x1, 0o120000
 _METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 
 
 class _TableBounded:
-    """A file of which no more is read at once than a table of entries may take."""
+    """A file that refuses to read more at once than a table of entries may take."""
 
     def __init__(self, file: BinaryIO) -> None:
         self.seek, self.tell, self.seekable = file.seek, file.tell, file.seekable
@@ -46,14 +46,14 @@ class _TableBounded:
     def read(self, size: int = -1) -> bytes:
         if size > MAX_TABLE:
             raise InputError(f"damaged archive: its table is larger than {MAX_TABLE >> 20} MiB")
-        # Without a size: the comment at the end, which is short.
+        # zipfile reads without a size only for the comment at the end, which is short.
         return self._read(size if size >= 0 else MAX_TABLE)
 
 
 @contextmanager
 def opened_archive(source: PathLike | BinaryIO) -> Iterator[zipfile.ZipFile]:
-    """An archive whose table of entries is bounded. Raises InputError, for what the block finds
-    damaged too.
+    """An archive whose table of entries is bounded. Raises InputError where it is damaged, also
+    when the block first notices that.
     """
     try:
         if isinstance(source, (str, os.PathLike)):
@@ -76,8 +76,8 @@ def opened_archive(source: PathLike | BinaryIO) -> Iterator[zipfile.ZipFile]:
 def known_entries(
     archive: zipfile.ZipFile, known: Callable[[str], bool], whose: str
 ) -> Mapping[str, zipfile.ZipInfo]:
-    """The entries of an archive by name. Raises InputError where one is unknown (``whose`` says
-    what would have it), is there twice, or is no plain file.
+    """The entries of an archive by name. Raises InputError where an entry is unknown, is there
+    twice, or is no plain file. ``whose`` names the kind of archive in messages.
     """
     entries: dict[str, zipfile.ZipInfo] = {}
     problems = []
@@ -103,8 +103,8 @@ def known_entries(
 
 
 def read_entry(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> bytes:
-    """The bytes of an entry, whatever size the archive declares. Raises InputError where they are
-    too many.
+    """The bytes of an entry. Raises InputError where they are too many, or not as many as the
+    archive declares.
     """
     size = min(entry.compress_size, archive.start_dir)
     with archive.open(entry) as packed, prefixed(f"{entry.orig_filename}: "):
@@ -128,7 +128,7 @@ _KNOWN = re.compile(
 )
 
 
-_ByKind = dict[str, Any]  # an object whose one key tells its kind
+_ByKind = dict[str, Any]  # an object with a single key, which names its kind
 
 
 class _Device(TypedDict, total=False):
@@ -137,7 +137,7 @@ class _Device(TypedDict, total=False):
 
 
 class _Expression(TypedDict):
-    """A size that varies; ``hint`` is what it was of the example inputs."""
+    """A size that varies; ``hint`` is the size in the example inputs."""
 
     hint: dict[str, Any] | None
 
@@ -164,7 +164,7 @@ class _Argument(TypedDict):
 
 
 class Node(TypedDict):
-    """A call of an operator; its arguments and outputs say by their one key what they are."""
+    """A call of an operator. The single key of each argument and output names its kind."""
 
     target: str
     inputs: list[_Argument]
@@ -173,7 +173,7 @@ class Node(TypedDict):
 
 
 class Graph(TypedDict):
-    """Calls one after another, and what their values look like."""
+    """Calls in their order, and the shapes and dtypes of their values."""
 
     inputs: list[_ByKind]
     outputs: list[_ByKind]
@@ -224,9 +224,9 @@ _PLAIN = re.compile(
     r"|torch\._utils _rebuild_(tensor_v2|parameter|meta_tensor_no_storage)"
     r"|torch\.storage UntypedStorage|torch\.serialization _get_layout"
 )
-"""Names in pickles of tensors, and none at all."""
+"""Names that a pickle of tensors may call; it also matches the empty name."""
 _BY_STACK = frozenset({"STACK_GLOBAL", "OBJ", "NEWOBJ", "NEWOBJ_EX", "EXT1", "EXT2", "EXT4"})
-"""Instructions of pickles that call what no instruction names."""
+"""Instructions of pickles that call an object from the stack, which no instruction names."""
 _FOREIGN = ConfigDict(strict=True, extra="ignore")
 _PROGRAM = Format(_Program, prefix=f"{_GRAPH}: ", config=_FOREIGN)
 _INNER = Format(Graph, config=_FOREIGN)
@@ -239,7 +239,7 @@ class SavedProgram:
     """The program that an archive describes: its calls, the roles of its inputs and outputs, the
     names of its modules in their order, and its parameters, buffers and constants by name.
 
-    ``varies``: whether sizes of its inputs do; they are those of the example inputs.
+    ``varies``: whether sizes of its inputs may vary; the sizes here are then the example inputs'.
     """
 
     graph: Graph
@@ -301,8 +301,8 @@ def _payloads(format: Format, name: str, read: Callable[[str], bytes]) -> Mappin
 
 
 def _refuse_objects(data: bytes) -> None:
-    """Raises InputError where example inputs are more than tensors and plain values, which a look
-    at the names in their pickle tells: nothing is unpickled.
+    """Raises InputError where example inputs are more than tensors and plain values. Only the names
+    in their pickle are looked at: nothing is unpickled.
     """
     if not data:
         return  # saved without example inputs
@@ -322,7 +322,7 @@ def _refuse_objects(data: bytes) -> None:
 
 
 def _called(code: str, name: object) -> str:
-    """The name that an instruction of a pickle calls; "" where it only makes plain values."""
+    """The name that an instruction of a pickle calls; "" for an instruction that calls nothing."""
     return str(name) if code in ("GLOBAL", "INST") else code if code in _BY_STACK else ""
 
 
@@ -332,7 +332,7 @@ def inner_graph(value: Any) -> Graph:
 
 
 def the_one(value: Mapping[str, Any]) -> tuple[str, Any]:
-    """The key and the value of an object that says by its one key of which kind it is.
+    """The key and the value of an object whose single key names its kind.
 
     Raises InputError.
     """
@@ -342,7 +342,7 @@ def the_one(value: Mapping[str, Any]) -> tuple[str, Any]:
 
 
 def extent_of(size: _Size) -> int:
-    """A size; one that varies as it was of the example inputs. Raises InputError."""
+    """A size as a number; a size that varies as in the example inputs. Raises InputError."""
     kind, value = the_one(size)
     known = value if kind == "as_int" else (value["hint"] or {}).get("as_int")
     if type(known) is not int or not 0 <= known <= MAX_BYTES:

@@ -1,11 +1,11 @@
-"""Safe reading of JSON: a hostile or broken file is refused here, before anything looks at its
-meaning; and how messages write the place of a value in a file, and the value.
+"""Safe reading of JSON, which refuses a hostile or broken file before anything looks at its
+meaning; and the texts in which messages show a value and its place in a file.
 
 Limits: 256 MiB of text (after gunzip), at most 100 times the compressed size once it is over 16
 MiB, 20 million values, 64 levels, 400 digits a number. Numbers with a point or an exponent become
 Decimal, exactly as written. A byte order mark is skipped; a name that ends in ``.gz`` or the gzip
-magic means gzip; "-" is stdin. Every reader of this package begins here, and importers and the
-server read untrusted text by it too; a format whose keys are a user's names is listed in
+magic means gzip; "-" is stdin. All readers of this package use this module, and importers and the
+server use it for untrusted text. A key whose object has a user's names as keys is listed in
 ``_KEYED_BY_NAME``.
 """
 
@@ -31,7 +31,7 @@ from ..ground.units import MAX_DIGITS
 
 PRESETS = PACKAGE / "files" / "presets"
 
-# Objects whose keys are names of the user's and not fields of the format.
+# Objects whose keys are names chosen by the user, not fields of the format.
 _KEYED_BY_NAME = frozenset(
     {
         "placement",
@@ -47,12 +47,12 @@ _KEYED_BY_NAME = frozenset(
     }
 )
 _FIELD = re.compile(r"[A-Za-z_][A-Za-z_0-9]*\Z")
-# Messages show values of strangers: long enough to know them, short enough for a line.
+# Messages show values from files: long enough to recognise them, short enough for a line.
 _MOST = 40
 
 
 def _keyed(path: Sequence[str | int]) -> bool:
-    """Whether the keys of the object at this path are names (those of ``options.memory`` are
+    """Whether the keys of the object at this path are names (in ``options.memory`` they are
     fields).
     """
     return bool(path) and path[-1] in _KEYED_BY_NAME and list(path) != ["options", "memory"]
@@ -73,9 +73,7 @@ def path_text(path: Sequence[str | int]) -> str:
 
 
 def shown(value: Any) -> str:
-    """A value as it is written in JSON, cut after 40 characters; a list or an object by its sort
-    only.
-    """
+    """A value as JSON, cut after 40 characters; only "a list" or "an object" for those."""
     if isinstance(value, dict):
         return "an object"
     if isinstance(value, (list, tuple)):
@@ -95,22 +93,22 @@ def shipped(folder: Path) -> tuple[str, ...]:
 
 
 def meant(name: str, names: Sequence[str], otherwise: str) -> str:
-    """The hint for a name that is none of these: the closest of them, or ``otherwise``."""
+    """The hint for a name that is not among ``names``: the closest of them, or ``otherwise``."""
     close = get_close_matches(name, names, 1)
     return f'did you mean "{close[0]}"?' if close else otherwise
 
 
 def at(path: Sequence[str | int] | str, reason: str) -> str:
-    """``path: reason``, or only the reason where the whole file is meant."""
+    """``path: reason``, or only the reason where the path is empty (the whole file)."""
     where = path if isinstance(path, str) else path_text(path)
     return f"{where}: {reason}" if where else reason
 
 
-# A graph of a million ops has about 200 MiB; more is a mistake, or an attack.
+# A graph of a million ops has about 200 MiB; a larger text is a mistake or an attack.
 MAX_TEXT = 256 * 2**20
 MAX_RATIO, RATIO_FROM = 100, 16 * 2**20
 MAX_VALUES = 20_000_000
-# No format nests so deep, and what walks over values may recurse.
+# No format nests this deep, and functions that walk over values may recurse.
 MAX_DEPTH = 64
 MAX_EXPONENT = 400
 
@@ -123,12 +121,12 @@ PathLike = str | os.PathLike[str]
 
 
 def label(path: PathLike) -> str:
-    """How messages name a file."""
+    """The name of a file in messages."""
     return "<stdin>" if os.fspath(path) == "-" else os.fspath(path)
 
 
 def located(name: str, folder: str) -> str:
-    """The path of a file that another file, which lies in ``folder``, names."""
+    """The path of a file named by another file that lies in ``folder``."""
     return os.path.normpath(os.path.join(folder, name))
 
 
@@ -138,7 +136,7 @@ def read_text(path: PathLike) -> str:
 
 
 def read_source(path: PathLike) -> tuple[bytes, bytes]:
-    """The bytes of a file as it lies, and gunzipped where it is compressed. Raises InputError."""
+    """The bytes of a file, first raw, then gunzipped where compressed. Raises InputError."""
     try:
         data = _read_bytes(os.fspath(path))
         return data, _unpacked(data, os.fspath(path).endswith(".gz"))
@@ -147,7 +145,7 @@ def read_source(path: PathLike) -> tuple[bytes, bytes]:
 
 
 def text_of(data: bytes, path: PathLike) -> str:
-    """The text that the bytes of a file are. Raises InputError."""
+    """The bytes of a file decoded as UTF-8. Raises InputError."""
     try:
         # Editors of Windows put a byte order mark before a text.
         return data.decode("utf-8-sig")
@@ -178,7 +176,7 @@ def _read_bytes(path: str) -> bytes:
     else:
         with open(path, "rb") as file:
             data = file.read(MAX_TEXT + 1)
-    # One byte more than allowed was read: it tells that there is more.
+    # The reader asked for one byte more than is allowed, to notice a file that is larger.
     if len(data) > MAX_TEXT:
         raise InputError(f"larger than {MAX_TEXT >> 20} MiB")
     return data
@@ -192,12 +190,12 @@ def _unpacked(data: bytes, compressed: bool) -> bytes:
 
 
 def unpacked(read: Callable[[int], bytes], packed: int) -> bytes:
-    """All that ``read`` gives of data that took so many bytes packed. Raises InputError where it is
-    more than text may take, or than packing makes of text.
+    """All bytes that ``read`` unpacks from ``packed`` compressed bytes. Raises InputError where
+    there are more than a text may have, or too many times more than ``packed``.
     """
     limit = min(MAX_TEXT, max(RATIO_FROM, MAX_RATIO * packed))
     parts, size = [], 0
-    # By chunks: a bomb is refused before it is unpacked.
+    # In chunks: a decompression bomb is refused before it is unpacked.
     while part := read(_CHUNK):
         parts.append(part)
         size += len(part)
@@ -221,16 +219,15 @@ def parse_json(text: str) -> Any:
 
 
 def read_json_lines(path: PathLike) -> Iterator[tuple[int, Any, tuple[str, ...]]]:
-    """(line number, value, problems) of every line that is not blank; the value is None where
-    problems are.
+    """(line number, value, problems) of every line that is not blank. The value is None where there
+    are problems.
 
-    Raises InputError where the file cannot be read as text at all, and where it is one value over
-    several lines.
+    Raises InputError where the file is not readable text, or is a single value over several lines.
     """
     text = read_text(path)
     parser = _Parser(text)
     if _is_one_value(text):
-        # Each of its lines would be wrong, and only this tells why.
+        # Every line would be reported as faulty; only this message says why.
         raise InputError("one JSON value over several lines: must hold one a line")
     for number, line in enumerate(text.split("\n"), 1):
         if line and not line.isspace():
@@ -241,7 +238,7 @@ def read_json_lines(path: PathLike) -> Iterator[tuple[int, Any, tuple[str, ...]]
 
 
 def _is_one_value(text: str) -> bool:
-    """Whether a text of several lines is one value, as files of most other formats are."""
+    """Whether a text is a single JSON value over several lines, as files of other formats are."""
     try:
         json.loads(text.lstrip().partition("\n")[0])
         return False
@@ -253,14 +250,14 @@ def _is_one_value(text: str) -> bool:
 
 
 class _Bad:
-    """Stands in the parsed value for a number that is refused, until its path is known."""
+    """A placeholder in the parsed value for a number that is refused, until its path is known."""
 
     def __init__(self, reason: str) -> None:
         self.reason = reason
 
 
 class _Parser:
-    """Parses values of one text; keeps what was found wrong until the paths can be told."""
+    """A parser of the values of one text. It keeps faults until their paths are known."""
 
     def __init__(self, text: str) -> None:
         # Counted before parsing: values take many times the size of their text.
@@ -284,8 +281,8 @@ class _Parser:
         value = self._value(text)
         if text.count("[") + text.count("{") > MAX_DEPTH and _too_deep(value):
             raise InputError(f"nested more than {MAX_DEPTH} levels deep")
-        # To walk over all values takes as long as parsing, so only where something is known to be
-        # wrong, or may be.
+        # Walking over all values takes as long as parsing, so it is done only where a fault is
+        # known or possible.
         if self._faults or self._look_for_surrogates:
             problems = list(self._problems(value, ()))
             refuse(problems)
@@ -300,8 +297,8 @@ class _Parser:
             except ValueError as error:
                 if isinstance(error, json.JSONDecodeError):
                     raise
-                # Python refuses to read an integer this long; a call for every integer (slow) finds
-                # its path.
+                # Python refuses to read an integer this long. The slow decoder, which calls back
+                # for every integer, finds its path.
                 return self._decoder(self._integer)(text)
         except json.JSONDecodeError as error:
             raise InputError(
@@ -311,7 +308,7 @@ class _Parser:
             raise InputError(f"nested more than {MAX_DEPTH} levels deep") from None
 
     def _object(self, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        # Of equal keys json keeps the last without a word; a placement so written is a mistake.
+        # json silently keeps the last of equal keys; in a placement, say, that is a mistake.
         value = dict(pairs)
         if len(value) != len(pairs):
             keys = [key for key, _ in pairs]
@@ -364,7 +361,7 @@ class _Parser:
 
 
 def _in_our_words(message: str) -> str:
-    """The decoder's complaint, cut where its wording differs between versions of Python."""
+    """The decoder's message, shortened to the wording that all versions of Python share."""
     if message.startswith("Illegal trailing comma"):
         return "expecting value"
     message = message.removesuffix(" starting at").removesuffix(" at")
@@ -372,9 +369,7 @@ def _in_our_words(message: str) -> str:
 
 
 def _too_deep(value: Any) -> bool:
-    """Whether lists and objects nest beyond the limit; level by level, so that depth costs no
-    recursion.
-    """
+    """Whether lists and objects nest beyond the limit, found level by level without recursion."""
     level = [value]
     for _ in range(MAX_DEPTH):
         level = [

@@ -1,18 +1,18 @@
-"""Saved runs: a task graph with the spans and the memory that an engine answered, complete enough
-to be judged.
+"""Saved runs: a task graph with the spans and the memory that an engine computed, complete enough
+for the checker.
 
-Tables are objects of columns of one length; a task, resource, buffer or device is named by its row.
-``spans`` may list the tasks in any order. ``step_time_ps``, ``feasible`` and ``memory`` are claims:
-reading does not believe them, it hands them to the checker. Faults that the checker is there to
-find (a span too short, a claim too low) are no errors here; values without sense (a row that is not
-there, a negative duration) are. A run of several ``steps`` that follow one another claims when the
-last of them ends, ``trace_ps``, in place of ``step_time_ps``; ``round`` is there where these steps
-differ, the number of tasks of each step of a round. ``groups`` has the op and the number of ranks
-of each collective of which only some ranks are simulated.
+Tables are objects of columns of equal length; a task, resource, buffer or device is named by its
+row. ``spans`` may list the tasks in any order. ``step_time_ps``, ``feasible`` and ``memory`` are
+claims: reading does not verify them, the checker does. Faults that the checker finds (a span too
+short, a claim too low) are no errors here; impossible values (a row that does not exist, a negative
+duration) are. A run of several ``steps`` that follow one another claims the end of the last step,
+``trace_ps``, in place of ``step_time_ps``. Where these steps differ, ``round`` has the number of
+tasks of each step of a round. ``groups`` has the op and the number of ranks of each collective that
+is simulated on some of its ranks only.
 
-``--save`` writes it, ``simdev check`` judges it (the claims of a SavedRun have the names of
-``Claim`` in ``execution/check/claims.py``), report, compare and calibrate read it. Columns follow
-the nouns of ``nouns/taskgraph.py``; a new one needs its bounds in ``_RANGES``.
+``--save`` writes such a file, ``simdev check`` checks it (the claims of a SavedRun have the names
+of ``Claim`` in ``execution/check/claims.py``); report, compare and calibrate read it. Columns
+follow the nouns of ``nouns/taskgraph.py``; a new column needs its bounds in ``_RANGES``.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class _ResourcesShape(TypedDict):
 
 
 _INTS = partial(np.array, dtype=np.int64)
-# By the type of a noun's column: its type in a file, and how it is read and written.
+# By the type of a noun's column: its type in a file, its reader and its writer.
 _COLUMNS: Mapping[str, tuple[Any, Callable[[Any], Any], Callable[[Any], Any]]] = {
     "Ints": (list[int], _INTS, np.ndarray.tolist),
     "Ints | None": (NotRequired[list[int]], _INTS, np.ndarray.tolist),
@@ -72,7 +72,7 @@ _COLUMNS: Mapping[str, tuple[Any, Callable[[Any], Any], Callable[[Any], Any]]] =
     "NDArray[np.bool_]": (list[bool], partial(np.array, dtype=np.bool_), np.ndarray.tolist),
 }
 _IN_FILE = {"requested": "requested_bytes"} | {n: f"{n}_ps" for n in ("duration", "lag", "gap")}
-"""Columns of the nouns that tell their unit in a file."""
+"""Columns whose name in a file has a unit that the noun's name lacks: noun's name, file's name."""
 
 
 def _columns(noun: Any) -> Iterator[tuple[str, str, Any]]:
@@ -82,7 +82,7 @@ def _columns(noun: Any) -> Iterator[tuple[str, str, Any]]:
 
 
 def _columns_of(noun: type) -> Callable[[T], T]:
-    """Decorates a TypedDict, whose keys become the columns of a table, behind its ``id``."""
+    """Decorates a TypedDict: it gets ``id`` and the columns of a noun as keys beside its own."""
     make: Any = TypedDict
 
     def decorated(shape: Any) -> Any:
@@ -145,8 +145,8 @@ class _RunShape(TypedDict):
 
 FORMAT = Format(_RunShape, "a run")
 _BIG = 2**62
-# Least and most of the numbers of a column; a text is the table whose rows they name. Spans may lie
-# below zero: that a task starts before the step is for the checker to find.
+# Least and greatest number of a column; in place of the greatest a text names the table whose rows
+# the numbers are. Spans may be negative: the checker finds tasks that start before the step.
 _RANGES: Mapping[str, tuple[int, int | str]] = {
     **{f"tasks.{name}": (0, _BIG) for name in ("duration_ps", "lag_ps", "gap_ps")},
     "tasks.op": (-1, "tasks"),
@@ -174,8 +174,8 @@ _RANGES: Mapping[str, tuple[int, int | str]] = {
 
 
 class Claims(TypedDict):
-    """The figures that a file claims, by the fields of ``Claim`` of the checker (see there). None,
-    or a field left out, claims nothing.
+    """The figures that a file claims, named as the fields of the checker's ``Claim``. None, or a
+    missing field, claims nothing.
     """
 
     trace_ps: int | None
@@ -187,7 +187,7 @@ class Claims(TypedDict):
 
 @dataclass(frozen=True, slots=True)
 class SavedRun:
-    """A run as a file has it, and its claims."""
+    """A run read from a file, and its claims."""
 
     trace: Trace
     claims: Claims
@@ -209,7 +209,7 @@ def read_run(source: PathLike | Mapping[str, Any]) -> SavedRun:
 
 
 def _table_problems(run: Fields) -> Iterator[str]:
-    """Columns of one length, ids that count, names that are names."""
+    """Problems of tables: columns of different lengths, ids that do not count up, bad names."""
     tasks = len(run["tasks"]["id"])
     for table in ("devices", "links", "resources", "tasks", "buffers", "spans", "groups"):
         columns = run.get(table, {"op": []})
@@ -231,13 +231,13 @@ def _table_problems(run: Fields) -> Iterator[str]:
 
 
 def _range_problems(run: Fields) -> Iterator[str]:
-    """Numbers out of their ranges: rows that do not exist, sizes and times that do not fit."""
+    """Problems of numbers out of range: rows that do not exist, sizes and times too large."""
     for path, (least, bound) in _RANGES.items():
         table, _, name = path.partition(".")
         most = len(run[bound]["name"]) - 1 if isinstance(bound, str) else bound
         reason = f"must be from {least} to {most}" if most >= least else "there is none to name"
         for i, entry in enumerate(run.get(table, {}).get(name, ())):
-            # A device without a capacity has None; a list names rows.
+            # None is the capacity of a device without a limit; a list holds row numbers.
             numbers = entry if isinstance(entry, list) else [] if entry is None else [entry]
             for j, number in enumerate(numbers):
                 if not least <= number <= most:
@@ -259,13 +259,13 @@ def _value_problems(run: Fields) -> Iterator[str]:
 
 
 def _read(noun: type, table: Fields) -> Fields:
-    """The columns of a table in a file as those of the noun."""
+    """The columns of a noun, read from its table in a file."""
     columns = (column for column in _columns(noun) if column[1] in table)
     return {name: read(table[in_file]) for name, in_file, (_, read, _) in columns}
 
 
 def _written(noun: Tasks | Buffers) -> Fields:
-    """The columns of a noun as a file has them."""
+    """The table of a file that holds the columns of a noun."""
     columns = (column for column in _columns(noun) if getattr(noun, column[0]) is not None)
     table = {in_file: write(getattr(noun, name)) for name, in_file, (*_, write) in columns}
     return {"id": list(range(len(noun))), **table}
@@ -300,7 +300,7 @@ def _trace(run: Fields) -> Trace:
 def _claims(run: Fields) -> Claims:
     end = run.get("trace_ps", run.get("step_time_ps"))
     claims: Claims = {"trace_ps": end, "feasible": run.get("feasible")}
-    # A run without its memory makes no claim about it, which the checker must not take for zero.
+    # A run without memory claims nothing about it, which the checker must not take for zero bytes.
     if "memory" in run:
         claims |= {"peaks": {}, "levels": {}, "overflows": {}}
         for device, claim in run["memory"].items():
@@ -312,9 +312,9 @@ def _claims(run: Fields) -> Claims:
 
 
 def write_run(trace: Trace, path: PathLike) -> None:
-    """Write a run; same trace, same bytes. Raises OSError where it cannot write."""
+    """Write a run; equal traces give equal bytes. Raises OSError where it cannot write."""
     task_graph = trace.task_graph
-    # In columns a capacity that is not known is -1; in a file that would be a number to believe.
+    # An unknown capacity is -1 in the column, and None in a file, where -1 would look like a size.
     capacities = [None if size < 0 else size for size in task_graph.capacity.tolist()]
     kinds = [BUFFER_KINDS[kind] for kind in task_graph.buffers.kind.tolist()]
     steps, end = task_graph.steps, trace.end_ps
@@ -340,7 +340,7 @@ def write_run(trace: Trace, path: PathLike) -> None:
         },
         "memory": {memory.device: _memory_claim(memory) for memory in trace.memory},
     }
-    # A part a line: two runs can be compared by their lines, and a long one still be looked at.
+    # One part a line, so that two runs can be compared line by line.
     lines = ",\n".join(
         f"{json.dumps(key)}: {json.dumps(part, ensure_ascii=False)}" for key, part in parts.items()
     )

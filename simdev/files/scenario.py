@@ -1,13 +1,12 @@
-"""Scenarios from JSON: four parts, each a path, a preset's name or the object itself; the files
-that its parts name; and the grids of sweeps.
+"""Scenarios from JSON, whose parts are paths, names of presets, or the objects themselves; the
+files that these parts name; and the grids of sweeps.
 
 A path is relative to the scenario file. It may lead upwards (scenarios/ refers to ../profiles) and
-may be absolute: a scenario names files as a command line does, and a file so named is only ever
-read as JSON.
+may be absolute, as on a command line: such a file is only ever read as JSON.
 
 ``load_scenario`` (``execution/scenario.py``), sweeps and the server read through it. A new option
-is a key of ``_OptionsShape`` here and a field of Scenario, which OPTIONS there names; a new part
-that may be a file joins PARTS. ENGINES repeats ``execution/engine``, a floor above.
+is a key of ``_OptionsShape`` here, and a field of Scenario that OPTIONS names there. A new part
+that may be a file joins PARTS. ENGINES repeats the names of ``execution/engine``, a floor above.
 """
 
 from __future__ import annotations
@@ -51,13 +50,13 @@ def is_config(name: Any) -> TypeGuard[str]:
 
 
 def config_path(graph: Any, folder: str) -> str | None:
-    """Where the config.json lies that a graph names as its model; None where it names none."""
+    """The path of the config.json that a graph names as its model; None where it names none."""
     name = graph.get("model") if isinstance(graph, Mapping) else None
     return located(name, folder) if is_config(name) else None
 
 
 def seen_from(folder: str, path: str) -> str:
-    """A path as a file in this folder names it."""
+    """A path, relative to a folder."""
     try:
         return os.path.relpath(path, folder or os.curdir)
     except ValueError:  # another drive of Windows
@@ -65,8 +64,8 @@ def seen_from(folder: str, path: str) -> str:
 
 
 def moved(document: Document, folder: str, target: str) -> dict[str, Any]:
-    """A scenario's document with every file that it names told from the folder ``target``, not
-    ``folder``: no path is absolute. Names of presets and models stay.
+    """A scenario's document moved from ``folder`` to ``target``: the paths of all its files are
+    relative to ``target``. Names of presets and models stay.
     """
 
     def renamed(part: Any) -> Any:
@@ -90,10 +89,10 @@ def moved(document: Document, folder: str, target: str) -> dict[str, Any]:
 
 
 def table_path(strategy: Any, folder: str, read: Callable[[str], Any] = read_json) -> str | None:
-    """Where the schedule lies that a strategy (an object, or the path of one) names; None where it
+    """The path of the schedule that a strategy (an object, or the path of one) names; None where it
     names none.
 
-    ``read`` gives the value of a file; what is wrong with it is told where the strategy is read.
+    ``read`` gives the value of a file. A faulty file gives None: reading the strategy reports it.
     """
     if isinstance(strategy, str) and strategy.endswith((".json", ".gz")) and "\0" not in strategy:
         path = located(strategy, folder)
@@ -107,12 +106,12 @@ def table_path(strategy: Any, folder: str, read: Callable[[str], Any] = read_jso
     return located(str(table), folder) if is_path else None
 
 
-# Large models by their names, or by the config.json beside their released weights.
+# Large models, given by a name or by the config.json beside their released weights.
 
 
 def read_sizes(value: Document, folder: str = "") -> Transformer:
-    """A large model by its name or by its config.json, with sizes of one's own: {"model":
-    "llama3-70b", "length": 4096}.
+    """A large model given by its name or config.json, with other sizes where the value has them:
+    {"model": "llama3-70b", "length": 4096}.
 
     Raises InputError with every problem of the file, or of the sizes.
     """
@@ -126,7 +125,9 @@ def read_sizes(value: Document, folder: str = "") -> Transformer:
 
 
 def _refuse_folder(name: Any, folder: str) -> None:
-    """A release is often named by the folder of its weights."""
+    """Raises InputError with a hint where a model's name is a folder: people often name the folder
+    of the released weights.
+    """
     is_path = isinstance(name, str) and name not in LARGE and "\0" not in name
     if is_path and os.path.isdir(os.path.join(folder, name)):
         file = os.path.join(name, "config.json")
@@ -134,18 +135,18 @@ def _refuse_folder(name: Any, folder: str) -> None:
 
 
 def sizes_of(value: Document) -> Fields:
-    """The sizes of a model that a graph tells beside its name."""
+    """The sizes that a graph has beside its model's name."""
     return {str(key): size for key, size in value.items() if key != "model"}
 
 
-# How much there is to read, told before it is: what takes too long by a guess is refused.
+# Estimates of how long reading takes, made before it begins: too long is refused.
 
 LARGE_TEXT = 16 * 2**20
 """Bytes of a file that takes seconds to parse."""
 
 
 def limit_of(options: Document, limit: Any) -> Any:
-    """The limit that counts: ``limit``, or where it is None that of the options. Raises
+    """The limit to apply: ``limit``, or the limit of the options where it is None. Raises
     InputError.
     """
     chosen = options.get("limit", LIMIT) if limit is None else limit
@@ -161,18 +162,18 @@ OTHERS = {
     ".jsonl": 'a profile, and no scenario: a scenario names it, "profile": ["FILE"]',
     ".onnx": "a model of ONNX, and no scenario: simdev import makes one of it",
 }
-"""Hints for other files that people try to simulate, by how their names end."""
+"""Hints about other files that people try to simulate, by the endings of their names."""
 
 
 def parsed(path: str, limit: Any) -> Any:
-    """The value of a scenario's file; ``limit`` takes the place of its (None: that counts).
+    """The value of a scenario's file; ``limit`` overrides the limit in the file unless it is None.
 
-    Raises InputError, before anything is parsed where that would take too long and neither the file
-    nor the limit allows for more.
+    Raises InputError, before parsing where that would take longer than the default limit and
+    neither the file nor ``limit`` sets another.
     """
     text = read_text(path)
     if len(text) > LARGE_TEXT and limit is None and '"limit"' not in text:
-        # Every op tells its outputs, few devices of so large a file none of their memory.
+        # Every op has "outputs" and, in so large a file, most devices have "memory".
         scale_to_read(text.count('"outputs"'), text.count('"memory"')).require(parse_limit(LIMIT))
     try:
         return parse_json(text)
@@ -182,8 +183,8 @@ def parsed(path: str, limit: Any) -> Any:
 
 
 def require_few(fields: Document, path_of: Callable[[str], str], limit: float) -> None:
-    """Refuse the graph and the cluster of a scenario where they have so many ops and devices that
-    they take longer than ``limit`` seconds. Raises InputError.
+    """Refuse a scenario's graph and cluster whose ops and devices would take longer than ``limit``
+    seconds to read. Raises InputError.
     """
     counts = []
     for part, rows in (("graph", "ops"), ("cluster", "devices")):
@@ -195,8 +196,8 @@ def require_few(fields: Document, path_of: Callable[[str], str], limit: float) -
 
 
 def _names_in(path: str) -> int:
-    """About how many ops or devices a large file describes; 0 of others, which say it themselves
-    soon enough.
+    """About how many ops or devices a large file describes. 0 for a smaller file, which is read
+    quickly anyhow.
     """
     if not os.path.isfile(path) or os.path.getsize(path) < LARGE_TEXT:
         return 0
@@ -205,8 +206,8 @@ def _names_in(path: str) -> int:
 
 ENGINES = ("auto", "simpy", "compiled")
 Reading = Callable[[str, Any, Callable[[Any], Any]], Any]
-"""Called as (part, path or object, reader) for what reader(path or object) would give: keeps what
-was read before.
+"""Called as (part, path or object, reader); returns reader(path or object), or an earlier result of
+the same call that it has kept.
 """
 
 
@@ -226,14 +227,14 @@ class _OptionsShape(TypedDict, total=False):
     """How a step is executed.
 
     - ``engine``: ``auto`` (default), ``simpy`` or ``compiled``.
-    - ``memory``: how memory is counted; by default tensors as the graph has them.
-    - ``symmetry``: false simulates every device, alike or not; default true.
+    - ``memory``: how memory is counted; by default the tensors of the graph.
+    - ``symmetry``: false simulates every device, even where several behave equally; default true.
     - ``steps``: ``once`` (default), or ``repeated``: steps that follow one another.
-    - ``limit``: how long a step may take by a guess, like ``600 s`` (default 60 s), or
-      ``none``.
-    - ``samples``: of a step, where the inputs of the graph do not tell.
-    - ``tokens``: of a step.
-    - ``price``: of an hour of each device, like ``$2.5``.
+    - ``limit``: how long the simulation of a step may take by an estimate, like ``600 s`` (default
+      60 s), or ``none``.
+    - ``samples``: samples of a step, where they do not follow from the inputs of the graph.
+    - ``tokens``: tokens of a step.
+    - ``price``: the price of an hour of each device, like ``$2.5``.
     """
 
     engine: str
@@ -250,16 +251,16 @@ class _ScenarioShape(TypedDict, total=False):
     """A question: paths are relative to its file.
 
     - ``graph``: a path, the object, or a model like ``{"model": "resnet-50", "batch": 32}``;
-      with a pipeline of a large model its sizes.
+      under a pipeline of a large model, the model's sizes.
     - ``cluster``: a path, the object, or a preset's name, like ``dgx-h100``.
     - ``strategy``: a path, the object, a bare placement, or a short form's name.
-    - ``profile``: a path or a list of paths; the first that has an op's row answers. Left out, a
-      large model takes the measured rows that ship for its devices; ``[]`` asks for none.
-    - ``devices``: a datasheet or a list of them, asked before those shipped.
+    - ``profile``: a path or a list of paths; the first that has a row of an op is used. Left out, a
+      large model takes the measured rows that ship for its devices; ``[]`` means no profile.
+    - ``devices``: a datasheet or a list of them, which override the shipped ones.
     - ``name``: what it is called.
     - ``options``: how the step is executed.
     - ``disturbances``: noise in the times of tasks, and pauses of devices.
-    - ``failures``: how often machines fail in a long run of steps, and how it goes on.
+    - ``failures``: how often machines fail in a long run of steps, and how the run recovers.
     - ``provenance``: where its numbers come from, in any form.
     """
 
@@ -284,9 +285,9 @@ FORMAT = Format(
 
 @dataclass(frozen=True, slots=True)
 class ScenarioFiles:
-    """The parts that a scenario file names, read and valid; ``graph`` is a model's sizes under a
-    pipeline, ``profiles`` are None where it leaves them open, ``options`` are those of the file by
-    their names, ``disturbances`` and ``failures`` among them.
+    """The parts of a scenario file, read and valid. ``graph`` is a model's sizes under a pipeline,
+    ``profiles`` are None where the file has no ``profile``, ``options`` are the file's options by
+    name, with ``disturbances`` and ``failures`` among them.
     """
 
     graph: Graph | Transformer
@@ -298,11 +299,11 @@ class ScenarioFiles:
 
 
 def named_files(value: Document, folder: str) -> Iterator[str]:
-    """The paths that a scenario's document names, relative to its folder; a preset's name is among
-    them.
+    """The paths that a scenario's document names, joined to its folder. Names of presets are not
+    told from paths and are among them.
 
-    The last are the config.json of a large model and the schedule that its strategy, opened for
-    that, may name.
+    The last paths are the config.json of a large model and the schedule of a pipeline, for which
+    the strategy's file is opened.
     """
     for part in PARTS:
         names = value.get(part)
@@ -319,14 +320,14 @@ def read_scenario(
     try_placement: bool = True,
     limit: Any = None,
 ) -> ScenarioFiles:
-    """The parts of a scenario file, which may be an example by its name, or of an object already
-    parsed (its paths are relative to the working directory).
+    """The parts of a scenario: of a file, of an example (by its name), or of an object already
+    parsed, whose paths are relative to the working directory.
 
-    The strategy tells whether a model's name means its graph or, under a pipeline, its sizes.
+    The strategy decides whether a model's name means its graph or, under a pipeline, its sizes.
     Graph, cluster, profiles, datasheets and strategy are read through ``reading``, so that many
-    scenarios can share them. Without ``try_placement`` a placement is first tried by lowering,
-    whose errors know no file. ``limit`` takes the place of that among the options. Raises
-    InputError with every problem of every file at once, each with the name of its file.
+    scenarios can share them. ``try_placement`` checks the placement here; lowering would check it
+    too, but cannot name the file. ``limit`` overrides the limit of the options. Raises InputError
+    with every problem of every file at once, each with the name of its file.
     """
     if isinstance(source, (str, os.PathLike)):
         path = scenario_path(os.fspath(source))
@@ -337,7 +338,7 @@ def read_scenario(
 
 
 class _Reader:
-    """Reads the parts of one scenario and collects what is wrong with all of them."""
+    """A reader of the parts of one scenario, which collects the problems of all of them."""
 
     def __init__(
         self, file: str, folder: str, reading: Reading, try_placement: bool, limit: Any
@@ -355,8 +356,8 @@ class _Reader:
         beside = {key: self._beside(key, fields[key]) for key in BESIDE if key in fields}
         if not self.problems:
             require_few(fields, self._path, parse_limit(options["limit"]))
-        # The strategy says what the graph's name means, so it is read first; its problems come
-        # last, where the file has it.
+        # The strategy decides what the graph's name means, so it is read first; its problems still
+        # come last, as in the order of the file.
         before = len(self.problems)
         is_foreign = isinstance(given, str) and given.endswith(SUFFIXES)
         strategy = None if is_foreign else self._strategy(given)
@@ -383,7 +384,7 @@ class _Reader:
         return ScenarioFiles(graph, cluster, profiles, strategy, specs, options | beside)
 
     def _beside(self, key: str, given: Document) -> Any:
-        """A part that is a noun by itself."""
+        """A part that is a noun of its own and never a file."""
         return self._caught(lambda: BESIDE[key](given), self.file, f"{key}.")
 
     def _options(self, given: Document) -> Fields:
@@ -401,8 +402,8 @@ class _Reader:
         self.problems.append(f"{self.file}: {problem}" if self.file else problem)
 
     def _caught(self, action: Callable[[], Any], file: str, prefix: str = "") -> Any:
-        """The result, or None with its problems collected; those without a file belong to the one
-        given.
+        """The result of an action, or None with its problems collected. Problems that name no file
+        are reported about ``file``.
         """
         try:
             return action()
@@ -416,7 +417,7 @@ class _Reader:
         return located(path, self.folder)
 
     def _is_name(self, value: Any) -> bool:
-        """Whether a value is a text that names no file that is there."""
+        """Whether a value is a text that names no existing file."""
         return (
             isinstance(value, str)
             and value != ""
@@ -445,8 +446,8 @@ class _Reader:
                 return self._add(f"cluster: neither a file nor a preset: {shown(value)}; {hint}")
         if not sheets:
             return self._part("cluster", value, read_cluster)
-        # The datasheets beside it tell the memory of its devices: what was read before under its
-        # path may have had others.
+        # The memory of devices depends on the scenario's datasheets, so a cluster read earlier from
+        # the same path cannot be reused.
         return self._part("cluster", value, lambda it: read_cluster(it, sheets), _without_memory)
 
     def _strategy(self, value: Any) -> Any:
@@ -459,13 +460,13 @@ class _Reader:
                     f"strategy: neither a file nor a short form: {shown(value)}; short forms: "
                     f"{', '.join(SHORT_FORMS)}"
                 )
-        # The path of a pipeline's table is relative to the file of the strategy.
+        # The path of a pipeline's table is relative to the strategy's file.
         folder = "" if isinstance(value, str) else self.folder
         return self._part("strategy", value, lambda source: read_strategy(source, folder))
 
     def _foreign(self, value: str, graph: Graph, cluster: Cluster) -> Any:
-        # Graph and cluster give such a file its meaning: what was read before under its path may
-        # have been another strategy.
+        # The meaning of such a file depends on graph and cluster, so a strategy read earlier from
+        # the same path cannot be reused.
         return self._part(
             "strategy",
             value,
@@ -474,14 +475,12 @@ class _Reader:
         )
 
     def _model(self, value: Any) -> Any:
-        """The value that tells a graph; a bare name of a model becomes the model at its usual
-        sizes.
-        """
+        """The value of ``graph``; a model's bare name becomes an object with its usual sizes."""
         is_model = self._is_name(value) and value in {*MODELS, *LARGE}
         return {"model": value} if is_model else value
 
     def _graph(self, value: Any, strategy_value: Any, strategy: Strategy | None) -> Any:
-        """A graph; under a pipeline a large model by its name is its sizes."""
+        """A graph; under a pipeline the sizes of a large model."""
         is_pipeline = strategy.pipeline is not None if strategy else _says_pipeline(strategy_value)
         is_sizes = isinstance(value, Mapping) and _is_large(value.get("model"), is_pipeline)
         # The path of a model's file is relative to the file of the graph.
@@ -489,7 +488,7 @@ class _Reader:
         return self._part("graph", value, read)
 
     def _several(self, key: str, value: Any, read: Callable[[Any], Any]) -> tuple[Any, ...]:
-        """A part that may be one or a list of them."""
+        """The values of a part that may be a single value or a list."""
         named = {key: value}
         if isinstance(value, list):
             named = {f"{key}[{i}]": item for i, item in enumerate(value)}
@@ -515,8 +514,8 @@ def _is_word(value: str) -> bool:
 
 
 def _is_large(name: Any, is_pipeline: bool) -> bool:
-    """Whether a model's name means the sizes of a large model: some have a graph too, for
-    strategies of other kinds.
+    """Whether a model's name means the sizes of a large model. Some large models also have a graph,
+    which is meant where the strategy has no pipeline.
     """
     if not isinstance(name, str) or is_config(name):
         return is_config(name)
@@ -525,13 +524,13 @@ def _is_large(name: Any, is_pipeline: bool) -> bool:
 
 
 def _says_pipeline(value: Any) -> bool:
-    """Whether the object of a strategy, which cannot be read, is that of a pipeline."""
+    """Whether the object of a faulty strategy has a pipeline."""
     return isinstance(value, Mapping) and isinstance(value.get("pipeline"), Mapping)
 
 
 def read_ops(value: PathLike | Document) -> Graph:
-    """A graph by its path or object, or by a model's name and sizes: {"model": "resnet-50",
-    "batch": 32}.
+    """A graph from its path, from its object, or from a model's name and sizes: {"model":
+    "resnet-50", "batch": 32}.
     """
     if isinstance(value, Mapping) and "model" in value:
         return build(value["model"], **sizes_of(value))
@@ -539,7 +538,7 @@ def read_ops(value: PathLike | Document) -> Graph:
 
 
 def _batch(value: Any) -> int | None:
-    """The samples of a model by its name; None where a graph is told by its ops."""
+    """The batch of a model given by its name; None for a graph given by its ops."""
     if not isinstance(value, Mapping) or value.get("model") not in MODELS:
         return None
     batch: int = (MODELS[value["model"]].sizes | sizes_of(value))["batch"]
@@ -563,8 +562,8 @@ GRID = Format(_GridShape, "a grid")
 
 
 def read_grid(path: PathLike) -> tuple[Mapping[str, list[Any]], ...]:
-    """Products of values by field, ``{"cluster.bandwidth": ["1 GB/s", "2 GB/s"]}``, one after
-    another.
+    """The products of a grid, one after another, each with its values by field:
+    ``{"cluster.bandwidth": ["1 GB/s", "2 GB/s"]}``.
 
     Raises InputError with every problem at once.
     """

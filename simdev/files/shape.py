@@ -1,4 +1,4 @@
-"""Formats of files: a TypedDict each, checked by pydantic, whose complaints become simdev's
+"""Formats of files: each is a TypedDict, checked by pydantic, whose errors become simdev's
 messages, all of them at once.
 
 Only this package imports pydantic. Quantities are parsed on the way (``Seconds``, ``Bytes``,
@@ -15,7 +15,7 @@ from dataclasses import MISSING, fields
 from decimal import Decimal
 from difflib import get_close_matches
 from fractions import Fraction
-from functools import cached_property, reduce
+from functools import cached_property, lru_cache, reduce
 from operator import or_
 from types import MappingProxyType, UnionType
 from typing import Annotated, Any, Literal, Required, TypeVar, Union, get_args, get_origin
@@ -60,13 +60,14 @@ MOST_PRIORITY = 2**53
 
 
 def _bytes(value: Any) -> int:
-    # Whole numbers, by far the most frequent, are left to the nouns, which tell their range.
+    # Whole numbers, by far the most frequent values, are left to the nouns, which check their
+    # range.
     return value if type(value) is int else parse_bytes(_number(value))
 
 
 def _number(value: Any) -> Any:
-    """The value, where it can be a quantity at all: the parsers of units know numbers and texts
-    only.
+    """The value, if it is a number or a text: the parsers of units take nothing else. Raises
+    ValueError.
     """
     if isinstance(value, bool) or not isinstance(value, (int, float, str, Decimal, Fraction)):
         raise ValueError(f"must be a number or a text with a unit, got {shown(value)}")
@@ -74,7 +75,11 @@ def _number(value: Any) -> Any:
 
 
 def _quantity(parse: Callable[[Any], Any]) -> PlainValidator:
-    return PlainValidator(lambda value: parse(_number(value)))
+    # A large file has few different texts.
+    of_text = lru_cache(4096)(parse)
+    return PlainValidator(
+        lambda value: of_text(value) if isinstance(value, str) else parse(_number(value))
+    )
 
 
 def _capacity(value: Any) -> Any:
@@ -86,7 +91,7 @@ def _dtype(value: Any) -> str:
         raise ValueError(f"must be the name of a dtype, got {shown(value)}")
     if known(value) is None:
         raise ValueError(no_dtype(value))
-    # As it is written, so that a graph is written back as it was read.
+    # Kept as written, so that a graph is written back unchanged.
     return value
 
 
@@ -117,8 +122,8 @@ def _priority(value: Any) -> int:
 
 
 def plain(value: Any) -> Any:
-    """The value with Decimals as floats: attributes are labels, and must read as they do in
-    Python.
+    """The value with floats in place of Decimals, so that attributes compare equal to those of a
+    graph made in Python.
     """
     if isinstance(value, Decimal):
         return float(value)
@@ -156,15 +161,15 @@ _QUANTITIES: Mapping[tuple[Any, bool], Any] = {
     (parse_duration, True): Duration | None,
     (parse_times, True): Time,
 }
-"""The type in a file of a noun's quantity, by its parser and whether it may be None; a rate or time
-that is None is left out of the file, never null.
+"""The type in a file of a noun's quantity, by (its parser, whether it may be None). A rate or time
+that is None is left out of the file and never null.
 """
 
 
 def keys_of(noun: type, *without: str) -> Callable[[T], T]:
-    """Decorates a TypedDict, whose keys become the fields of a dataclass but for those named: a
-    field without default is required, and its type is that of the noun in JSON unless the TypedDict
-    tells it.
+    """Decorates a TypedDict: it gets the fields of a dataclass as keys, except those of
+    ``without``. A key is required where the field has no default. Its type is the field's type in
+    JSON, unless the TypedDict gives another.
     """
     make: Any = TypedDict
 
@@ -187,7 +192,7 @@ def keys_of(noun: type, *without: str) -> Callable[[T], T]:
 
 
 def _in_json(hint: Any) -> Any:
-    """The type that a value has in a file: tuples are lists there, mappings objects."""
+    """The type of a value in a file, where tuples are lists and mappings are objects."""
     origin, parts = get_origin(hint), tuple(map(_in_json, get_args(hint)))
     if origin is tuple:
         return list[parts[0]]  # type: ignore[valid-type]
@@ -197,7 +202,7 @@ def _in_json(hint: Any) -> Any:
 
 
 class _Worded:
-    """Annotates a type whose every error is of one kind, with one message of ``_REASONS``.
+    """An annotation of a type that gives all of its errors one message of ``_REASONS``.
 
     pydantic then checks it without calling Python, which is ten times faster than a validator.
     """
@@ -230,10 +235,9 @@ _REASONS: dict[str, str] = {
 
 
 class Format:
-    """The format of a file or object that is one part of a scenario: a TypedDict, its keys, its
-    name.
+    """The format of a file, or of an object that is part of one: a TypedDict and its title.
 
-    Strict types and no unknown keys, in the dicts that it holds too. The adapter of pydantic is
+    Types are strict and unknown keys are refused, in nested dicts too. The adapter of pydantic is
     built when it is first needed, for that takes as long as reading a small file.
     """
 
@@ -246,9 +250,10 @@ class Format:
         elsewhere: Mapping[str, str] = MappingProxyType({}),
         config: ConfigDict = STRICT,
     ) -> None:
-        """``prefix`` is put before each problem, for a part of a file that is read by itself;
-        ``parts`` are read so, and have keys too; ``elsewhere``: by key where it belongs;
-        ``config``: pydantic's, for a foreign format that may have more keys.
+        """``prefix`` is put before each problem, for a part of a file that is read separately;
+        ``parts`` are the formats of such parts, whose keys hints may suggest; ``elsewhere`` has
+        hints where a misplaced key belongs; ``config`` is pydantic's, for a foreign format that may
+        have more keys.
         """
         self.shape, self.title, self.prefix, self.config = shape, title, prefix, config
         self.parts, self.elsewhere = parts, elsewhere
@@ -259,13 +264,13 @@ class Format:
 
     @cached_property
     def keys(self) -> frozenset[str]:
-        """Keys of it and of the dicts that it holds: what a misspelt key may have meant."""
+        """All keys of the format and its nested dicts, which hints for misspelt keys suggest."""
         return frozenset({"version", *_keys(self.shape)}.union(*(part.keys for part in self.parts)))
 
     @contextmanager
     def opened(self, source: Any) -> Iterator[Fields]:
-        """The checked object of a file (or of an object already parsed, which may leave out the
-        version); problems that the block raises are told of that file too.
+        """The checked object of a file, or of an object already parsed, which may leave out the
+        version. Problems that the block raises also get the name of the file.
         """
         with opened(source) as (value, is_file):
             yield self.checked(value, is_file)
@@ -273,7 +278,7 @@ class Format:
     def checked(self, value: Any, needs_version: bool = False) -> Fields:
         """An object of this shape, without its version. Raises InputError.
 
-        Another version means another shape, so a wrong version is told alone.
+        Another version means another shape, so a wrong version is the only problem reported.
         """
         problems = _version_problems(value, needs_version, self.title)
         if problems and "version" in value:
@@ -309,7 +314,7 @@ def _keys(hint: Any) -> Iterator[str]:
 
 @contextmanager
 def opened(source: Any) -> Iterator[tuple[Any, bool]]:
-    """(value, whether it came from a file); problems found inside are told of that file."""
+    """(value, whether it came from a file). Problems that the block raises get the file's name."""
     if not isinstance(source, (str, os.PathLike)):
         yield source, False
         return
@@ -319,7 +324,7 @@ def opened(source: Any) -> Iterator[tuple[Any, bool]]:
 
 
 def _version_problems(value: Any, needs_version: bool, title: str) -> list[str]:
-    """Problems of the ``version`` of a file's object (InputError where it is no object at all)."""
+    """Problems of the ``version`` of a file's object. Raises InputError where it is no object."""
     if not isinstance(value, dict):
         raise InputError(f"must be an object ({title}), got {shown(value)}")
     if "version" not in value:
@@ -337,17 +342,17 @@ def _problems(
     detail: ErrorDetails, keys: frozenset[str], elsewhere: Mapping[str, str]
 ) -> Iterator[str]:
     path = list(detail["loc"])
-    # pydantic marks a fault of a key so; our paths name the key itself.
+    # pydantic marks a fault of a key by "[key]"; our paths name the key itself.
     if path and path[-1] == "[key]":
         path.pop()
     context = detail.get("ctx", {})
     cause = context.get("error")
-    # A validator that looks into a value gives paths of its own, below that of the value.
+    # A validator of nested values raises InputError with paths relative to the value.
     if isinstance(cause, InputError):
         yield from (path_text(path) + problem for problem in cause.problems)
     elif detail["type"] == "extra_forbidden":
         key = str(path[-1])
-        # A key that the format knows in another place is no help here.
+        # The key itself, where the format has it in another place, would be a useless hint.
         close = get_close_matches(key, sorted(keys - {key}), 1)
         close = [elsewhere[key]] if key in elsewhere else close
         yield at(path, f'unknown key; did you mean "{close[0]}"?' if close else "unknown key")

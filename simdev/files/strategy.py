@@ -1,14 +1,14 @@
 """Strategies from and to JSON, with their policies of synchronisation and their pipelines.
 
-An object without ``version`` whose values are all texts is a bare placement, ``{"matmul_1":
-"gpu:0"}``. So is one that has neither ``version`` nor an object under a key of the format. An
-object whose ``short`` names a short form and that has no key beside those of the format is none.
+An object is a bare placement, like ``{"matmul_1": "gpu:0"}``, where it has no ``version`` and no
+object under a key of the format. It is a strategy, though, where all of its keys are keys of the
+format and ``short`` names a short form.
 
 FlexFlow's strategy files (its text format since 2021) are read into configurations. They are words
-parted by white space: how many ops; then for each its name, the type of device (0 GPU, 1 CPU), how
-many dimensions, the degree of each (innermost first, the sample last), how many device ids, the
-ids. No ids: the first devices. An op that the file leaves out is data parallel over all devices, as
-in FlexFlow.
+separated by white space: the number of ops; then for each op its name, the type of device (0 GPU,
+1 CPU), the number of dimensions, the degree of each (innermost first, the sample last), the number
+of device ids, and the ids. Without ids the first devices are used. An op that the file leaves out
+is data parallel over all devices, as in FlexFlow.
 
 Scenarios, ``simdev search`` and the server read and write strategies here. A new field is a field
 of its noun (``nouns/strategy``) and a key of StrategyShape, read in ``_parts`` and written in
@@ -52,7 +52,7 @@ from .reading import PathLike, label, located, read_text, shown
 from .shape import Fields, Format, Priority, keys_of, opened
 from .writing import changed_fields, write_text
 
-# The keys of a strategy's file, and what they mean.
+# The keys of a strategy's file and their meanings.
 
 
 @keys_of(Order)
@@ -61,9 +61,9 @@ class OrderShape(TypedDict, total=False):
 
     - ``policy``: ``fifo`` by readiness, ``program``: devices run in program order,
       ``priority``: smaller first, or ``fixed``.
-    - ``priority``: by op, 0 where nothing is said; a transfer takes the smallest of its
+    - ``priority``: a number by op, default 0; a transfer takes the smallest priority of its
       consumers.
-    - ``sequence``: by queue exactly what it serves; other queues stay fifo.
+    - ``sequence``: by queue, the exact sequence that it serves; other queues stay fifo.
     """
 
     policy: Required[str]
@@ -75,7 +75,7 @@ class ConfigurationShape(TypedDict, total=False):
     """How an op is split.
 
     - ``split``: parts by axis; ``sample`` is the sample axis.
-    - ``devices``: of the parts, in order.
+    - ``devices``: the devices of the parts, in order.
     - ``time``: ``divided``: a part takes its share of the op's time.
     """
 
@@ -97,23 +97,23 @@ class PipelineShape(TypedDict, total=False):
 class LoaderShape(TypedDict, total=False):
     """The loader, which makes the batch.
 
-    - ``device``: where.
-    - ``time``: of each batch.
+    - ``device``: the device where it runs.
+    - ``time``: the time that each batch takes.
     """
 
 
 class StrategyShape(TypedDict, total=False):
-    """Where and in which order ops run; keys that name ops may be groups, modules or patterns.
+    """Devices and order of ops. Keys that name ops may also name groups, modules or patterns.
 
-    - ``placement``: op, group, module or pattern to device; of every op where nothing is split.
+    - ``placement``: op, group, module or pattern to device; for every op where nothing is split.
     - ``order``: ``fifo`` (default), ``program``, or an object.
     - ``partition``: op, group or pattern to how it is split.
     - ``tensors``: ``op:output`` to parts by dimension: how the tensor is stored.
     - ``sync``: ``all-reduce`` (default), ``parameter-server`` or ``sharded``; or an object: a
       policy of steps that follow one another.
     - ``short``: a short form, like ``data-parallel``.
-    - ``devices``: of the short form; default all.
-    - ``collectives``: how collective ops run that do not say it themselves.
+    - ``devices``: the devices of the short form; default all.
+    - ``collectives``: how collective ops run, except where an op says it itself.
     - ``accumulate``: microbatches of a step; default 1.
     - ``loader``: the host that makes the batch.
     - ``pipeline``: stages over the ops of a graph, or the parallelism of a large model; without
@@ -144,16 +144,16 @@ FORMAT = Format(StrategyShape, "a strategy or a placement", parts=(PIPELINE,))
 def read_strategy(source: PathLike | Mapping[str, Any], folder: str = "") -> Strategy:
     """The strategy of a file, or of an object already parsed; the version may be left out.
 
-    A pipeline's table is relative to the file, in an object to ``folder``. Raises InputError with
-    every problem at once.
+    The path of a pipeline's table is relative to the file, in an object to ``folder``. Raises
+    InputError with every problem at once.
     """
     folder = os.path.dirname(source) if isinstance(source, (str, os.PathLike)) else folder
     with opened(source) as (value, _):
         if isinstance(value, dict) and is_bare(value):
             value = {"placement": value}
         problems: list[str] = []
-        # Where the whole has not its shape, the parts that are read by themselves are tried all the
-        # same, so that every problem is told at once.
+        # Where the whole object is faulty, the parts with readers of their own are read all the
+        # same, so that every problem is reported at once.
         fields, is_whole = value, True
         try:
             fields = FORMAT.checked(value)
@@ -167,8 +167,8 @@ def read_strategy(source: PathLike | Mapping[str, Any], folder: str = "") -> Str
 
 
 def _parts(fields: Mapping[str, Any], folder: str, is_whole: bool, problems: list[str]) -> Fields:
-    """The parts of a strategy but for its placement, only those checked by themselves where the
-    whole has not its shape; what is wrong joins ``problems``.
+    """The parts of a strategy without its placement; only those with readers of their own unless
+    ``is_whole`` (the whole object has its shape). Problems are added to ``problems``.
     """
     parts: Fields = {}
 
@@ -225,7 +225,7 @@ def _devices(value: list[str], short: Any) -> tuple[str, ...]:
 
 def is_bare(value: Fields) -> bool:
     """Whether the object of a strategy is a placement alone."""
-    # An op may have the name of a key: the values of the keys, and other keys beside them, decide.
+    # An op may be named like a key, so keys alone do not decide: their values do too.
     is_strategy = set(value) <= StrategyShape.__annotations__.keys()
     if is_strategy and (value.get("short") in SHORT_FORMS or "pipeline" in value):
         return False
@@ -245,8 +245,8 @@ def _order(value: Any) -> Order:
 
 
 def _sync(value: Any) -> str | Sync:
-    """How gradients are added up: one of SYNCS, the policy of a name or an object, or "" (the
-    default, which depends on the short form) where nothing is given. Raises InputError.
+    """The synchronisation of gradients: one of SYNCS, a policy (from its name or object), or ""
+    where nothing is given: the default, which depends on the short form. Raises InputError.
     """
     if value is None:
         return ""
@@ -261,8 +261,8 @@ def _sync(value: Any) -> str | Sync:
 
 
 def _servers(value: Any) -> str | tuple[str, ...]:
-    """A way to spread servers, or the machines: {"machine": "host:0"}, {"machine": ["host:0",
-    "host:1"]}.
+    """The way to spread servers (a text), or the names of their machines, from {"machine":
+    "host:0"} or {"machine": ["host:0", "host:1"]}.
     """
     if isinstance(value, str):
         return value
@@ -292,14 +292,14 @@ def _pipeline(value: Any, folder: str) -> Parallelism:
             raise InputError(f"microbatches: {fields['microbatches']}, but {follows}")
         return pipeline
     except InputError as error:
-        # A table is a file of its own: its problems are told of it.
+        # A table is a file of its own: its problems name that file.
         prefix = "pipeline." if error.file is None else f"pipeline.table: {error.file}: "
         raise InputError(prefix + problem for problem in error.problems) from None
 
 
 def _table(fields: Mapping[str, Any], folder: str) -> str:
     """The text of the schedule that a pipeline names."""
-    # A table says both; one that differed would be believed without a word.
+    # The table has both; a different value beside it would be ignored silently.
     for name in ("schedule", "chunks"):
         if name in fields:
             raise InputError(f"{name}: the table tells it; give one of them")
@@ -316,9 +316,7 @@ def write_strategy(strategy: Strategy, path: PathLike) -> None:
 
 
 def strategy_object(strategy: Strategy) -> Fields:
-    """A strategy as JSON, which ``read_strategy`` takes. Raises InputError for a pipeline's
-    table.
-    """
+    """A strategy as JSON that ``read_strategy`` reads. Raises InputError for a pipeline's table."""
     order = strategy.order
     fields: Fields = {
         "version": 1,
@@ -329,7 +327,7 @@ def strategy_object(strategy: Strategy) -> Fields:
 
 
 def _split_object(strategy: Strategy) -> Fields:
-    """The fields of a strategy that differ from the defaults, but for placement and order."""
+    """The fields of a strategy that differ from their defaults, without placement and order."""
     fields: Fields = {}
     if strategy.partition:
         fields["partition"] = {
@@ -342,7 +340,7 @@ def _split_object(strategy: Strategy) -> Fields:
             for key, degrees in strategy.tensors.items()
         }
     sync = strategy.sync
-    # What follows from the short form is left out, so that a file read again is the same strategy.
+    # The default of the short form is left out, so that a file read again is the same strategy.
     if sync != default_sync(strategy.short):
         fields["sync"] = sync_object(sync) if isinstance(sync, Sync) else sync
     if strategy.short is not None:
@@ -359,7 +357,7 @@ def _split_object(strategy: Strategy) -> Fields:
 
 
 def sync_object(sync: Sync) -> Fields:
-    """A policy with what differs from its preset, as JSON."""
+    """A policy of synchronisation as JSON: its name and the settings unlike its preset's."""
     fields = changed_fields(sync, *sync.settings)
     fields = {name: fields[name] for name in ("policy", *sync.settings)}
     if "servers" in fields and not isinstance(sync.servers, str):
@@ -370,7 +368,7 @@ def sync_object(sync: Sync) -> Fields:
 def pipeline_object(pipeline: Parallelism) -> Fields:
     """The settings of a pipeline that differ from the defaults, as JSON.
 
-    Raises InputError for a table of its own, which is a file beside the strategy's.
+    Raises InputError for a pipeline with a table, which is a file beside the strategy's.
     """
     if pipeline.table is not None:
         raise InputError(
@@ -381,16 +379,17 @@ def pipeline_object(pipeline: Parallelism) -> Fields:
 
 
 SUFFIXES = (".txt", ".strategy")
-"""Files that end so are read as FlexFlow's; all others are JSON."""
+"""Endings of the files that are read as FlexFlow's; all others are JSON."""
 GPU, CPU = 0, 1
 
 
 def read_flexflow_strategy(path: PathLike, graph: Graph, cluster: Cluster) -> Strategy:
-    """The strategy of a file for the forward ops of a graph; their backward ops follow them.
+    """The strategy of a FlexFlow file for the forward ops of a graph; backward ops follow their
+    forward ops.
 
-    Device id i is the i-th device of the cluster that runs ops and is of the asked type (kinds that
-    begin with "cpu" are CPUs; where all are or none is, all count). Raises InputError with the
-    file's name.
+    Device id i is the i-th device of the cluster that runs ops and has the type of the entry.
+    (Kinds that begin with "cpu" are CPUs; where all devices are CPUs, or none is, both types mean
+    all devices.) Raises InputError with the file's name.
     """
     with within(label(path)):
         return _strategy(_Words(read_text(path).split()), graph, cluster)
@@ -449,8 +448,8 @@ def _strategy(words: _Words, graph: Graph, cluster: Cluster) -> Strategy:
 def _configuration(
     graph: Graph, cluster: Cluster, name: str, kind: int, degrees: list[int], ids: list[int]
 ) -> Configuration:
-    """The configuration of an op. Row-major order over the dimensions of the output is FlexFlow's
-    order of points: the innermost runs fastest. Raises InputError.
+    """The configuration of an op. FlexFlow orders the parts of the output in row-major order: the
+    innermost dimension varies fastest. Raises InputError.
     """
     if name not in graph.index:
         raise InputError(f'op "{name}": the graph has no op of this name')
@@ -484,7 +483,7 @@ def _configuration(
 
 
 def _in_runs(ids: list[int], length: int) -> bool:
-    """Whether ids come in runs of this length, all runs of different devices."""
+    """Whether ids come in runs of this length: each run of a single device, each of another."""
     runs = [set(ids[at : at + length]) for at in range(0, len(ids), length)]
     return all(len(run) == 1 for run in runs) and len(set.union(*runs)) == len(runs)
 
@@ -500,8 +499,8 @@ def _of_type(cluster: Cluster, kind: int) -> list[str]:
 def _data_parallel(
     graph: Graph, cluster: Cluster, given: Mapping[str, Configuration]
 ) -> dict[str, Configuration]:
-    """Forward ops that the file leaves out: their samples spread over all devices, where these
-    divide them.
+    """Configurations of the forward ops that the file leaves out: the samples of each are spread
+    over all devices, where the number of devices divides them.
     """
     names, partition = tuple(_of_type(cluster, GPU)), {}
     weights = weights_of(graph)
@@ -511,7 +510,7 @@ def _data_parallel(
         try:
             splits = op_splits(graph, position, weights)
         except InputError:
-            # FlexFlow has more kinds than have semantics here; such an op runs whole.
+            # FlexFlow has kinds of ops that simdev has no semantics for; such an op is not split.
             continue
         sample = next((split for split in splits if split.kind == "sample"), None)
         if sample is not None and sample.size % len(names) == 0:

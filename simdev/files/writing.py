@@ -1,10 +1,10 @@
-"""Writing files and folders whole or not at all, and numbers exactly.
+"""Writing of files and folders, whole or not at all, and of numbers, exactly.
 
-A file or a folder is written beside its place and renamed into it; a place that is no regular file
+A file or folder is written beside its place and then renamed. A place that is no regular file
 (``/dev/null``, a pipe) is written to directly, for it cannot be replaced. All writers of this
-package go through ``write_text``, outputs of commands through ``replacing``
-(``commands/outputs.py``) and folders of plans through ``new_folder``. ``changed_fields`` decides
-which fields of a noun a file holds, and ``shape`` reads them back.
+package use ``write_text``, outputs of commands ``replacing`` (``commands/outputs.py``), and folders
+of plans ``new_folder``. ``changed_fields`` decides which fields of a noun a file holds, and
+``shape`` reads them back.
 """
 
 from __future__ import annotations
@@ -33,13 +33,12 @@ from .reading import PathLike
 @contextmanager
 def replacing(path: PathLike, keeps_link: bool = True) -> Iterator[str]:
     """The name of an empty file to fill, which becomes ``path`` when the block succeeds and
-    vanishes when it fails. A block that removes it has nothing to write: the place stays as it is.
+    vanishes when it fails. A block that has nothing to write removes the file: ``path`` then stays
+    unchanged. Where ``path`` is a link, its target is replaced, or with ``keeps_link`` false the
+    link itself.
 
-    A link stays a link, and what it points to is replaced; or with ``keeps_link`` false the link
-    itself is.
-
-    It exists from the start, so a place that cannot be written raises OSError before any work is
-    done.
+    The file exists from the start, so a place that cannot be written raises OSError before any work
+    is done.
     """
     if os.path.isdir(path):
         raise IsADirectoryError(21, "is a directory", os.fspath(path))
@@ -64,8 +63,8 @@ def _beside(target: str) -> Iterator[str]:
     if is_file and not os.access(target, os.W_OK):
         raise PermissionError(13, "permission denied", target)
     folder, name = os.path.split(target)
-    # The same ending: writers choose the format by it. Short, for the name may be at the limit of
-    # the file system.
+    # The ending stays, for writers choose the format by it. The rest is cut, for the name may be at
+    # the file system's limit of length.
     temporary = os.path.join(folder, f".{os.getpid()}-{os.urandom(4).hex()}-{name[-100:]}")
     os.close(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666))
     try:
@@ -79,23 +78,23 @@ def _beside(target: str) -> Iterator[str]:
 @contextmanager
 def new_folder(path: PathLike, earlier: re.Pattern[str] | None = None) -> Iterator[str]:
     """The name of an empty folder to fill, which becomes ``path`` by one rename when the block
-    succeeds and vanishes when it fails, with the folders above that were made for it.
+    succeeds and vanishes when it fails. Missing folders above ``path`` are made, or vanish too.
 
-    A folder that is there already changes places with it: files whose names match ``earlier`` move
-    into ``before-1`` (or the first such folder that is not there yet), and all others stay. Without
-    ``earlier`` it must be empty. Raises OSError.
+    A folder that is already at ``path`` is replaced: its files whose names match ``earlier`` move
+    into ``before-1`` (or the first such name that is free) inside the new folder, and all others
+    are kept. Without ``earlier`` the old folder must be empty. Raises OSError.
     """
-    if not os.fspath(path):  # as $OUT gives that was never set
+    if not os.fspath(path):  # the value of a shell's $OUT that was never set
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), "")
     target = os.path.realpath(path)
     is_folder = os.path.isdir(target)
-    # Of links that lead in a circle the target is a link still.
+    # Where links lead in a circle, the target is still a link.
     if os.path.lexists(target) and not (is_folder and (earlier or not os.listdir(target))):
         reason = "is there already, and no empty folder"
         raise FileExistsError(errno.EEXIST, reason, os.fspath(path))
     with parents(target):
         place = target if _stays(target) else os.path.dirname(target)
-        # The folder of a temporary one: that itself would be for this user alone.
+        # A folder inside the temporary folder, which itself is readable by this user alone.
         around = tempfile.mkdtemp(dir=place, prefix=".")
         made = os.path.join(around, os.path.basename(target))
         try:
@@ -113,18 +112,18 @@ def new_folder(path: PathLike, earlier: re.Pattern[str] | None = None) -> Iterat
 
 
 def require_folder(path: PathLike, earlier: re.Pattern[str] | None = None) -> None:
-    """Raises OSError where ``new_folder`` does; leaves nothing behind."""
+    """Raises OSError where ``new_folder`` would, and leaves nothing behind."""
     with suppress(_EnoughError), new_folder(path, earlier):
         raise _EnoughError
 
 
 class _EnoughError(Exception):
-    """A folder can be made, and shall not be."""
+    """Raised to undo a folder that was made only as a test."""
 
 
 @contextmanager
 def parents(path: PathLike) -> Iterator[None]:
-    """Makes the folders above a path that are missing; they go again when the block fails."""
+    """Makes the missing folders above a path, and removes them again when the block fails."""
     missing, folder = list[str](), os.path.dirname(os.path.abspath(path))
     while not os.path.lexists(folder):
         missing.append(folder)
@@ -142,8 +141,8 @@ def parents(path: PathLike) -> Iterator[None]:
 
 
 def _stays(target: str) -> bool:
-    """Whether a folder cannot change places with one beside it: it is somebody's working directory,
-    another file system begins there, or nothing can be made beside it.
+    """Whether a folder cannot be exchanged with a folder beside it: it holds the working directory,
+    is a mount point, or lies in a folder that cannot be written.
     """
     here = os.path.join(os.getcwd(), "").startswith(os.path.join(target, ""))
     beside = os.access(os.path.dirname(target), os.W_OK)
@@ -151,14 +150,14 @@ def _stays(target: str) -> bool:
 
 
 def _switch(made: str, target: str, earlier: re.Pattern[str] | None) -> bool:
-    """Puts a folder in its place; returns whether that which was there has the other place now."""
+    """Puts the folder ``made`` at ``target``; returns whether the old folder now is at ``made``."""
     if not os.path.isdir(target):
         os.rename(made, target)
         return False
     shutil.copymode(target, made)
     if _exchanged(made, target):
         return True
-    # File by file, then, as far as a system goes that cannot do so at once.
+    # Systems that cannot exchange folders in one step move file by file.
     names = [name for name in os.listdir(target) if earlier and earlier.fullmatch(name)]
     if names:
         before = os.path.join(target, _free(target))
@@ -172,7 +171,7 @@ def _switch(made: str, target: str, earlier: re.Pattern[str] | None) -> bool:
 
 
 def _exchanged(first: str, second: str) -> bool:
-    """Whether two folders have changed places, in one step: Linux can."""
+    """Whether two folders have changed places in one step, which only Linux can do."""
     try:
         rename = ctypes.CDLL(None, use_errno=True).renameat2
     except (AttributeError, OSError, TypeError):
@@ -182,7 +181,9 @@ def _exchanged(first: str, second: str) -> bool:
 
 
 def _put_aside(old: str, new: str, earlier: re.Pattern[str] | None) -> None:
-    """Moves what an old folder holds into the new one, an earlier answer into a folder there."""
+    """Moves the files of an old folder into the new one; files of an earlier answer into a folder
+    in the new one.
+    """
     for name in os.listdir(old):
         if earlier is None or not earlier.fullmatch(name):
             os.rename(os.path.join(old, name), os.path.join(new, name))
@@ -193,14 +194,14 @@ def _put_aside(old: str, new: str, earlier: re.Pattern[str] | None) -> None:
 
 
 def _free(folder: str) -> str:
-    """The first name for an earlier answer that is not taken in a folder."""
+    """The first name in a folder that is free for an earlier answer."""
     names = (f"before-{number}" for number in count(1))
     return next(name for name in names if not os.path.lexists(os.path.join(folder, name)))
 
 
 def write_text(path: PathLike, text: str) -> None:
-    """Write a text whole or not at all, gzipped (same bytes for the same text) where the name ends
-    in .gz. A byte of a file's name that is no text (a lone surrogate to Python) becomes "?".
+    """Write a text whole or not at all, gzipped where the name ends in .gz (equal texts give equal
+    bytes). A lone surrogate in the text, from the name of a file that is no UTF-8, becomes "?".
     """
     data = text.encode(errors="replace")
     # No time of writing in the gzip header: the same text gives the same bytes.
@@ -211,8 +212,8 @@ def write_text(path: PathLike, text: str) -> None:
 
 
 def json_line(value: Any) -> str:
-    """A value as JSON in a line. Raises InputError for what cannot be JSON, which is a provenance:
-    all else is checked.
+    """A value as JSON on one line. Raises InputError where it is no JSON; only a provenance can be,
+    for all else has been checked.
     """
     try:
         return json.dumps(value, ensure_ascii=False, allow_nan=False)
@@ -221,17 +222,15 @@ def json_line(value: Any) -> str:
 
 
 def entries_text(key: str, lines: Iterable[str], brackets: str = "[]") -> str:
-    """A list or an object under its key with an entry a line, so that versions of a file can be
-    compared.
-    """
+    """A key with its list or object, an entry a line, so that files can be compared."""
     inside = ",\n  ".join(lines)
     inside = f"\n  {inside}\n" if inside else ""
     return f'"{key}": {brackets[0]}{inside}{brackets[1]}'
 
 
 def changed_fields(noun: Any, *always: str) -> dict[str, Any]:
-    """Fields of a dataclass that differ from their defaults, and those named, ready for JSON:
-    tuples as lists, times and rates as texts with units.
+    """Fields of a dataclass that differ from their defaults, and the ``always`` ones, ready for
+    JSON: tuples as lists, times and rates as texts with units.
     """
     changed, units = dict[str, Any](), units_of(noun.__class__)
     for field in fields(noun):
@@ -247,8 +246,8 @@ def changed_fields(noun: Any, *always: str) -> dict[str, Any]:
 
 
 def listed(value: Any) -> Any:
-    """Tuples as lists and dataclasses as their changed fields, also inside of tuples; everything
-    else as it is.
+    """The value with tuples as lists and dataclasses as their changed fields, at any depth of
+    tuples; other values unchanged.
     """
     if is_dataclass(value):
         return changed_fields(value)

@@ -305,9 +305,9 @@ def is_count(value: object) -> TypeGuard[int]:
 
 def written(value: object) -> str:
     """A value as a message shows it; numbers of files as they are written there."""
-    if isinstance(value, list):
+    if isinstance(value, (list, tuple)):
         return f"[{', '.join(map(written, value))}]"
-    if isinstance(value, dict):
+    if isinstance(value, Mapping):
         return "{" + ", ".join(f"{key!r}: {written(item)}" for key, item in value.items()) + "}"
     return str(value) if isinstance(value, Decimal) else repr(value)
 

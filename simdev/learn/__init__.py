@@ -1,6 +1,6 @@
-"""The methods that learn, one module or folder a paper, and their common parts: networks, families
-of graphs, one policy trained for many graphs, and the problem as Gymnasium environments (``env``,
-which needs simdev[rl] and registers them when it is imported).
+"""The methods that learn, one module or folder per paper, and their common parts: networks,
+families of graphs, training of one policy on many graphs, and the problem as Gymnasium environments
+(``env``, which needs simdev[rl] and registers them when it is imported).
 """
 
 from __future__ import annotations

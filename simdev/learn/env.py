@@ -5,8 +5,8 @@ NeurIPS 2019).
 Importing this module registers both: ``gymnasium.make("simdev/Improve-v0", oracle=oracle)``. Their
 arguments are those of ``PlacementEnv`` and ``ImproveEnv``.
 
-No other module imports it: users and tests do. What a row of features holds is decided in
-``simdev.search.features``, whose VERSION saved policies check.
+No other module imports it: users and tests do. ``simdev.search.features`` defines the rows of
+features; saved policies check its VERSION.
 """
 
 from __future__ import annotations
@@ -30,27 +30,29 @@ from ..search.sampling import anywhere
 from ..search.space import IMPOSSIBLE, alone, choices, reference_ps, relative_excess
 from ..search.trial import REFUSED
 
-MASKED = -1.0  # reward of an action that the mask rules out: as much as the reference step
-WORST = 1000.0  # no placement is worse; one that cannot be is as bad
+MASKED = -1.0  # reward of an action that the mask rules out: minus the reference step
+WORST = 1000.0  # badness of an impossible placement, and the most of any other
 
 Observation = NDArray[np.float32]
 Info = dict[str, Any]
 Begun = tuple[Observation, Info]
 """The answer of ``reset``."""
 Stepped = tuple[Observation, float, bool, bool, Info]
-"""The answer of ``step``: observation, reward, over, never cut short, and ``info``."""
+"""The answer of ``step``: observation, reward, terminated, truncated (always False), and
+``info``.
+"""
 
 
 class Ground:
     """The groups of an oracle and its devices.
 
     ``mask`` [G, D] is 1 where a group may run, ``seconds`` [G, D] its time there (else 0),
-    ``first`` [G] the first such device, ``fastest`` [G] the one of the least time. ``single`` is
-    the best device for all of them (None: no device runs all). ``reference_ps`` is
-    ``space.reference_ps``; ``penalty`` what a relative excess over memory of 1 costs, in units of
-    it. ``longest`` is the sum of the groups' longest seconds, ``memory`` [G] each group's share of
-    the bytes that all hold. Raises InputError for a graph without ops, and for a group that can
-    run nowhere.
+    ``first`` [G] the first such device, ``fastest`` [G] the device of the least time. ``single`` is
+    the best device for all groups (None: no device runs all). ``reference_ps`` is
+    ``space.reference_ps``; ``penalty`` the price of a relative excess over memory of 1, in units of
+    ``reference_ps``. ``longest`` is the sum of the groups' longest seconds, ``memory`` [G] each
+    group's share of the bytes of all groups. Raises InputError for a graph without ops, and for a
+    group that can run nowhere.
     """
 
     def __init__(self, oracle: Oracle, penalty: float) -> None:
@@ -74,20 +76,21 @@ class Ground:
 
     @property
     def groups(self) -> int:
-        """How many groups there are."""
+        """The number of groups."""
         return len(self.mask)
 
     @property
     def devices(self) -> int:
-        """How many devices there are."""
+        """The number of devices."""
         return int(self.mask.shape[1])
 
     def legal(self, group: int, action: np.int64) -> tuple[int, float, Info]:
-        """The device to which an action sends a group, the reward for that alone, and entries of
+        """The device that an action sends a group to, the reward for that alone, and entries of
         ``info``.
 
-        Where the group cannot run there, its fastest device, at the reward MASKED: to name that
-        device would have led to the same at no cost. Raises InputError for no device index.
+        Where the group cannot run there, it is the group's fastest device, at the reward MASKED: an
+        action that names that device has the same effect at no cost. Raises InputError for no
+        device index.
         """
         device = int(action)
         if not 0 <= device < self.devices:
@@ -105,12 +108,13 @@ class Ground:
         return min(cost.step_ps / self.reference_ps + self.penalty * excess, WORST)
 
     def allowed(self, group: int | None) -> NDArray[np.int8]:
-        """The mask of actions for a group; none where there is no group."""
+        """The mask of actions for a group; all 0 where there is no group."""
         return np.zeros(self.devices, np.int8) if group is None else self.mask[group].copy()
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """The graph as ``reset`` tells it: ``nodes`` [G, F] (``Nodes.scaled``), ``edges`` [2, E] of
-        group numbers, source over target, and ``edge_bytes`` [E], relative to the largest.
+        """The graph in the ``info`` of ``reset``: ``nodes`` [G, F] (``Nodes.scaled``), ``edges``
+        [2, E] of group numbers, source over target, and ``edge_bytes`` [E], relative to the
+        largest.
         """
         return {name: array.copy() for name, array in self._arrays.items()}
 
@@ -132,12 +136,12 @@ def _cost(oracle: Oracle, placement: Ints) -> Cost:
 
 
 def outcome_of(cost: Cost) -> Info:
-    """The parts of a cost that ``info`` tells."""
+    """The parts of a cost that are in ``info``."""
     return {name: getattr(cost, name) for name in ("seconds", "feasible", "memory_excess")}
 
 
 def share(part: Floats, whole: float) -> Floats:
-    """The part of a whole; 0 where there is nothing."""
+    """The part over the whole; 0 where the whole is 0."""
     return part / whole if whole > 0 else part * 0.0
 
 
@@ -160,18 +164,18 @@ class PlacementEnv(_Env):
     shares of all memory and of all bytes sent (3 numbers); for each device the group's time there,
     whether it may run there, the bytes that it reads from there, the time and the memory placed
     there so far (5 D numbers); for each group its device (G numbers; 0: none yet, else (index + 1)
-    / D). Times are relative to the sum of the longest of all groups.
+    / D). Times are relative to the sum of the longest times of all groups.
 
     The reward comes with the last group: minus the step time relative to ``reference_ps``, the best
     step on a single device (where no device runs all: the sum of the longest times), minus
-    ``penalty`` times the relative excess over memory, and no less than -1,000. A placement that
-    cannot be, as one without a route, has -1,000. The info of ``reset`` has the graph as arrays
-    too: ``nodes``, ``edges`` and ``edge_bytes`` (``Ground.arrays``).
+    ``penalty`` times the relative excess over memory, and no less than -1,000. An impossible
+    placement, such as one without a route, has -1,000. The info of ``reset`` also has the graph as
+    arrays: ``nodes``, ``edges`` and ``edge_bytes`` (``Ground.arrays``).
 
     A group that is sent where it cannot run (``info["action_mask"]`` is 0) goes to its fastest
-    device instead, at the reward -1, and the episode goes on. To name that device would have led to
-    the same at no cost: to quit never pays, however bad a placement is. ``info["error"]`` tells
-    either.
+    device instead, at the reward -1, and the episode goes on. An action that names that device has
+    the same effect at no cost, so to quit never pays, however bad a placement is. ``info["error"]``
+    reports such an action and an impossible placement.
 
     Raises InputError for a graph without ops, and for a group that can run nowhere.
     """
@@ -240,7 +244,7 @@ class PlacementEnv(_Env):
         return np.clip(row, 0.0, 1.0).astype(np.float32)  # sums of shares may round over 1
 
 
-# What is seen of a placement from one group of it, in as many numbers for any graph.
+# The observation of a placement from a visited group: equally many numbers for any graph.
 
 POOLS = 5
 SCALARS = 3
@@ -252,16 +256,16 @@ class View:
     For D devices a row is, in this order:
 
     - the F features of the visited group (``Nodes.scaled``);
-    - the progress of the episode, how bad the placement is, and the group's start (3);
+    - the progress of the episode, the badness of the placement, and the group's start (3);
     - by device whether the group is there, the bytes that it reads from there and sends there, the
       time and the memory of all groups there (5 D);
-    - of its ancestors, its descendants, the groups that are neither, its sources and its readers:
-      by device the time of those there, how many they are, and how much later than
-      the group they start, on average (D + 2 each).
+    - for each of five pools (its ancestors, its descendants, the groups that are neither, its
+      sources and its readers): their time by device, their number, and their mean start after the
+      group's start (D + 2 each).
 
-    Bytes are relative to the most that a group reads and sends; times to the longest times of all
-    groups, memory and how many to those of all; starts to the step (at most 1). Without a visited
-    group all that tells of it is 0.
+    Bytes are relative to the most that a group reads and sends; times to the sum of the longest
+    times of all groups; memory and numbers to the totals; starts to the step (at most 1). Without a
+    visited group all its numbers are 0.
     """
 
     def __init__(self, ground: Ground) -> None:
@@ -275,7 +279,7 @@ class View:
         traffic += np.bincount(nodes.target, nodes.edge_bytes, count)
         self._bytes = share(nodes.edge_bytes, traffic.max(initial=0.0))
         self._source, self._target = nodes.source, nodes.target
-        # The edges of each group by number: of all those of a graph a visit needs a few.
+        # The edges of each group by number: a visit needs only a few of the graph's edges.
         edges = np.arange(len(nodes.source), dtype=np.int64)
         self._into = Rows.of_pairs(nodes.target, edges, count)
         self._out = Rows.of_pairs(nodes.source, edges, count)
@@ -301,8 +305,8 @@ class View:
         return np.clip(row, -1.0, 1.0).astype(np.float32)  # sums of shares may round over 1
 
     def _around(self, group: int, placement: Ints) -> Floats:
-        """By device: whether the group is there, what it reads from there, what it sends
-        there.
+        """By device: whether the group is there, the bytes that it reads from there, the bytes that
+        it sends there.
         """
         stands = np.arange(self._devices) == placement[group]
         into, out = self._into[group], self._out[group]
@@ -316,8 +320,8 @@ class View:
         )
 
     def _pools(self, group: int, work: Floats, starts: Floats) -> Floats:
-        """Each pool as its time by device, its share of all groups, and how much later its groups
-        start in the mean.
+        """For each pool its time by device, its share of all groups, and the mean start of its
+        groups after the group's start.
         """
         pools = np.zeros((POOLS, len(starts)))
         pools[0], pools[1] = self._leads[group], self._leads[:, group]
@@ -336,31 +340,30 @@ ORDERS = ("topological", "random")
 
 class ImproveEnv(_Env):
     """One episode visits every group of ``oracle.groups``, ``passes`` times; the action is the
-    device index of the visited one, and the placement is evaluated after every step.
+    device index of the visited group, and the placement is evaluated after every step.
 
-    ``start`` is where an episode begins: on the best ``"single"`` device (where none runs all, each
-    group on its fastest), each on its ``"first"`` device, on ``"random"`` ones, or a placement.
-    ``order`` of the visits: ``"topological"``, or ``"random"``, in each pass anew. The options of
-    ``reset`` may name another ``start`` and ``order``.
+    ``start`` is the placement where an episode begins: the best ``"single"`` device (where none
+    runs all, each group on its fastest), each group on its ``"first"`` device, on a ``"random"``
+    device, or a given placement. ``order`` of the visits: ``"topological"``, or ``"random"``, in
+    each pass anew. The options of ``reset`` may name another ``start`` and ``order``.
 
-    The reward of a step is how much better the placement became, t before minus t after: the return
-    of the steps from any on is t there minus t at the end. t is the step time relative to
-    ``reference_ps``, the best step on a single device (where no device runs all: the sum of the
-    longest times), plus ``penalty`` times the relative excess over memory, at most 1,000, as where
-    a placement cannot be. A group that is sent where it cannot run
-    (``info["action_mask"]`` is 0) goes to its fastest device instead, at a reward of -1 besides.
+    The reward of a step is the improvement of the placement, t before minus t after: the return
+    from any step on is t there minus t at the end. t is the step time relative to ``reference_ps``,
+    the best step on a single device (where no device runs all: the sum of the longest times), plus
+    ``penalty`` times the relative excess over memory, at most 1,000; an impossible placement has
+    1,000. A group that is sent where it cannot run (``info["action_mask"]`` is 0) goes to its
+    fastest device instead, at a further reward of -1.
 
-    The observation is a row of float32 from -1 to 1, as ``View`` has it; its length depends on the
-    number of devices alone. Placeto's network pools over ancestors, descendants and others by
-    trained weights; here times and starts are pooled as they are (ours).
+    The observation is a row of float32 from -1 to 1, as in ``View``; its length depends only on the
+    number of devices. Placeto's network pools over ancestors, descendants and others by trained
+    weights; here times and starts are pooled as they are (ours).
 
-    ``info`` has ``placement``, ``group`` (the visited one; -1: none), ``action_mask``, ``starts``
-    (seconds by group; 0 where the placement cannot be), ``seconds``, ``feasible``,
-    ``memory_excess``, and ``error`` for a wrong action or a placement that cannot be; that of
-    ``reset`` also the graph as arrays (``Ground.arrays``).
+    ``info`` has ``placement``, ``group`` (the visited group; -1: none), ``action_mask``, ``starts``
+    (seconds by group; 0 where the placement is impossible), ``seconds``, ``feasible``,
+    ``memory_excess``, and ``error`` for a wrong action or an impossible placement; after ``reset``
+    also the graph as arrays (``Ground.arrays``).
 
-    Raises InputError for a graph without ops, a group that can run nowhere, and options that are
-    none.
+    Raises InputError for a graph without ops, a group that can run nowhere, and unknown options.
     """
 
     def __init__(
@@ -376,7 +379,7 @@ class ImproveEnv(_Env):
         super().__init__(oracle, penalty)
         self.passes = passes
         self._options: Info = {"start": start, "order": order}
-        # What is wrong with them is told here, not at the first reset.
+        # Wrong options raise here, not at the first reset.
         self._placement_of(start, np.random.default_rng(0))
         self._visits(order, np.random.default_rng(0))
         self._view = View(self._ground)
@@ -405,7 +408,7 @@ class ImproveEnv(_Env):
         group, before = int(self._sequence[self._next]), self._badness
         device, reward, reason = self._ground.legal(group, action)
         self._next += 1
-        # Where nothing moves, nothing changes: to keep a group where it is costs no evaluation.
+        # A group that stays where it is changes nothing, and needs no evaluation.
         if device != self._placement[group]:
             self._placement[group] = device
             self._evaluate()
@@ -414,7 +417,7 @@ class ImproveEnv(_Env):
         return self._observation(), reward, over, False, self._info() | reason
 
     def _evaluate(self) -> None:
-        """Evaluate the placement: how bad it is, when its groups start (ps), and entries of
+        """Evaluate the placement: its badness, the starts of its groups (ps), and entries of
         ``info``.
         """
         try:
@@ -450,7 +453,7 @@ class ImproveEnv(_Env):
         return self._view.row(self._group, self._placement, starts, progress, self._badness)
 
     def _placement_of(self, start: str | Placement, random: np.random.Generator) -> Ints:
-        """A device by group. Raises InputError for a start that is none."""
+        """A device by group. Raises InputError for an unknown start."""
         ground = self._ground
         if not isinstance(start, str):
             return self._given(start)
@@ -466,7 +469,9 @@ class ImproveEnv(_Env):
         return np.full(ground.groups, ground.single, np.int64)
 
     def _given(self, start: Placement) -> Ints:
-        """A placement by group. Raises InputError for devices that are none, or not allowed."""
+        """A given placement by group. Raises InputError for devices that do not exist, or are not
+        allowed.
+        """
         self.oracle.named(start)
         first = [members[0] for members in self.oracle.groups]
         placement = self.oracle.placement(start)[first]
@@ -493,13 +498,13 @@ IDS = ("simdev/Placement-v0", "simdev/Improve-v0")
 
 
 def make_placement(**arguments: Any) -> PlacementEnv:
-    """``simdev/Placement-v0``. Raises InputError for arguments that are not those of it."""
+    """``simdev/Placement-v0``. Raises InputError for unknown arguments."""
     _check(IDS[0], PlacementEnv, arguments)
     return PlacementEnv(**arguments)
 
 
 def make_improve(**arguments: Any) -> ImproveEnv:
-    """``simdev/Improve-v0``. Raises InputError for arguments that are not those of it."""
+    """``simdev/Improve-v0``. Raises InputError for unknown arguments."""
     _check(IDS[1], ImproveEnv, arguments)
     return ImproveEnv(**arguments)
 

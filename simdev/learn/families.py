@@ -1,12 +1,12 @@
-"""Families: graphs of a kind, some to train a policy on and others to judge it by.
+"""Families: similar graphs, some to train a policy on and others to test it with.
 
 Placeto (Addanki et al., NeurIPS 2019, section 4) has three: translators by length and batch, and
-networks whose cells ENAS sampled, for the images of CIFAR-10 and the words of Penn Treebank. Those
-graphs were not published; these are drawn here and built by ``simdev.nouns.models``, smaller, so
-that thousands of placements of each can be evaluated (ours). A folder of scenarios is a family too.
+networks with cells sampled by ENAS, for the images of CIFAR-10 and the words of Penn Treebank.
+Those graphs were not published; similar ones are drawn here and built by ``simdev.nouns.models``,
+smaller, so that thousands of placements of each can be evaluated (ours). A folder of scenarios is a
+family too.
 
-``simdev family`` writes them and ``pretraining.train`` draws from them. The graphs themselves are
-built by ``simdev.nouns.models``.
+``simdev family`` writes families and ``pretraining.train`` trains on them.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Kind:
 
 @dataclass(frozen=True)
 class Family:
-    """Graphs of a kind by their sizes: ``seen`` in training, and ``unseen``."""
+    """Similar graphs by their sizes: ``seen`` in training, and ``unseen``."""
 
     name: str
     seen: tuple[Sizes, ...] = field(repr=False)
@@ -56,15 +56,15 @@ class Family:
 
     @cached_property
     def held_out(self) -> tuple[Scenario, ...]:
-        """The scenarios to judge by, which no training has seen."""
+        """The scenarios to test with, which no training has seen."""
         return tuple(load_scenario(_document(self.name, sizes)) for sizes in self.unseen)
 
 
 def family(name: str, seed: int = 0) -> Family:
     """A family of FAMILIES: 24 graphs to train on and 8 held out, all different, drawn with a seed.
 
-    They run on four K80 as Placeto's simulator has them, in 32-bit floats, with times by formula;
-    the placement that each is given puts all ops on the first. Raises InputError for another name.
+    They run on four K80 with the links of Placeto's simulator, in 32-bit floats, with times by
+    formula; their placement has all ops on the first device. Raises InputError for another name.
     """
     if not isinstance(name, str) or name not in FAMILIES:
         raise InputError(_unknown(name))
@@ -77,8 +77,8 @@ def family(name: str, seed: int = 0) -> Family:
 
 
 def write_family(written: Family, folder: PathLike) -> None:
-    """Write a family as scenarios into a new folder, ``train/00.json`` to ``held-out/31.json``:
-    all of it or nothing. Raises OSError, also where the folder is there and not empty.
+    """Write a family as scenarios into a new folder, ``train/00.json`` to ``held-out/31.json``,
+    whole or not at all. Raises OSError, also where the folder exists and is not empty.
     """
     with new_folder(folder) as place:
         count = len(written.seen)
@@ -90,7 +90,8 @@ def write_family(written: Family, folder: PathLike) -> None:
 
 
 def scenarios_of(name: str) -> Mapping[str, Scenario]:
-    """The scenarios of a folder, or those of a family to train on, by how messages name them.
+    """The scenarios of a folder, or the training scenarios of a family, by the names that messages
+    use.
 
     Raises InputError where there is neither, and for a folder as ``read_scenarios`` does.
     """
@@ -106,8 +107,8 @@ def _unknown(name: object, otherwise: str = "") -> str:
 
 
 def read_scenarios(folder: PathLike) -> dict[str, Scenario]:
-    """The scenarios of a folder by their paths, in the order of their names: all its files that
-    end in .json or .json.gz. Raises InputError with every problem of all of them.
+    """The scenarios of a folder by their paths, in the order of their names: all files that end in
+    .json or .json.gz. Raises InputError with the problems of all files.
     """
     path = os.fspath(folder)
     try:
@@ -130,7 +131,9 @@ def read_scenarios(folder: PathLike) -> dict[str, Scenario]:
 
 
 def _document(name: str, sizes: Sizes) -> dict[str, Any]:
-    """A graph on the cluster of all families, all on its first device, as a file says it."""
+    """The scenario of a graph on the families' cluster, all on its first device, as its file's
+    object.
+    """
     return {
         "version": 1,
         "graph": {"model": FAMILIES[name].model, **sizes},
@@ -150,7 +153,9 @@ def _translator(random: np.random.Generator) -> Sizes:
 
 
 def _of_images(random: np.random.Generator) -> Sizes:
-    """Three cells of three to five nodes; each reads two of the states before it."""
+    """Sizes of an image network: a cell of three to five nodes, each of which reads two earlier
+    states.
+    """
     nodes = []
     for state in range(2, 2 + int(random.integers(3, 6))):
         read, operations = random.integers(state, size=2), random.choice(OPERATIONS, 2)
@@ -161,7 +166,7 @@ def _of_images(random: np.random.Generator) -> Sizes:
 
 
 def _of_words(random: np.random.Generator) -> Sizes:
-    """A recurrent cell of three to five nodes over a few steps of time."""
+    """Sizes of a word network: a recurrent cell of three to five nodes over a few steps of time."""
     names = random.choice(list(ACTIVATIONS), int(random.integers(3, 6))).tolist()
     reads = ["", *(f"{random.integers(node)} " for node in range(1, len(names)))]
     return {

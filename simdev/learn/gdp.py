@@ -1,4 +1,4 @@
-"""GDP (2019): one network places all nodes of a graph, of any graph on as many devices.
+"""GDP (2019): one network places all nodes of a graph, of any graph for the same number of devices.
 
 ``simdev.search`` finds it by its row in ``methods``. Its settings with their sources are in
 ``settings``; the loop that trains it is ``training``'s, or ``pretraining``'s for several graphs.
@@ -27,15 +27,15 @@ from .rules import Proximal, reference_ps, signals_of
 from .settings import GDPSettings
 from .training import adam_of, keep, one_thread, train
 
-# What the network reads of a graph: rows that do not know how many others there are.
+# The input of the network: rows of a graph, whose columns do not depend on the number of rows.
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Inputs:
-    """A graph as its network reads it: n nodes in topological order, e edges.
+    """A graph as the network reads it: n nodes in topological order, e edges.
 
-    ``rows`` [n, F], where F depends on the number of devices alone; ``source`` and ``target`` [e]
-    are rows; ``nodes`` [n] tells which node each row is.
+    ``rows`` [n, F], where F depends only on the number of devices and the settings; ``source`` and
+    ``target`` [e] are rows; ``nodes`` [n] is the node of each row.
     """
 
     rows: NDArray[np.float32]
@@ -45,13 +45,14 @@ class Inputs:
 
 
 def inputs_of(oracle: Oracle, harmonics: int) -> Inputs:
-    """The features of the groups of an oracle (``Nodes.scaled``), and where each is.
+    """The features of the groups of an oracle (``Nodes.scaled``), and the place of each in the
+    graph.
 
-    Ours: how dear transfers are (``_dearness``), without which graphs would look alike that are
-    best on one device and on all; the longest way to a node and from it, in seconds over the
-    longest of all; and so many ``harmonics`` of both, of the topological number and of how dear all
-    transfers are, sin and cos of pi 2^k x, by which a network tells apart neighbours, and graphs,
-    that are alike but for these.
+    Ours: the share of transfers in the time (``_dearness``), without which graphs would look the
+    same whether they are best on one device or on all; the longest path to a node and from it, in
+    seconds over the longest path of all; and ``harmonics`` of both, of the topological number and
+    of the share of all transfers: sin and cos of pi 2^k x, which distinguish otherwise equal
+    neighbours and graphs.
     """
     nodes = features_of(oracle)
     sequence = np.argsort(nodes.order, kind="stable").astype(np.int64)
@@ -68,10 +69,10 @@ def inputs_of(oracle: Oracle, harmonics: int) -> Inputs:
 
 
 def _dearness(oracle: Oracle, time: Floats) -> Floats:
-    """The share [n, 3] that transfers have in the seconds of transfers and computing: of all that a
-    node reads and of all that it sends, were it alone on its device, and of the whole graph.
+    """The share [n, 3] of transfers in the seconds of transfers and computing: for the node's
+    inputs and for its outputs, were it alone on its device, and for the whole graph.
 
-    ``time`` [n] is what each computes, in seconds.
+    ``time`` [n] is the computing time of each node, in seconds.
     """
     instance = Instance(oracle.prepared, Grouped.of(oracle.graph))
     group_of = np.array(unit_of(oracle.graph), np.int64)
@@ -86,8 +87,8 @@ def _dearness(oracle: Oracle, time: Floats) -> Floats:
 
 
 def _ways(nodes: Nodes, time: Floats) -> tuple[Floats, Floats]:
-    """The longest way that ends before each node [n] and that ends with it, from its end on [n],
-    over the longest of all; by ``time`` [n]. Edges that lead back, on cycles, are left out.
+    """The longest path that ends before each node [n], and the longest path after its end [n], over
+    the longest path of all; by ``time`` [n]. Edges that lead back, on cycles, are left out.
     """
     ahead = nodes.order[nodes.source] < nodes.order[nodes.target]
     source, target = nodes.source[ahead], nodes.target[ahead]
@@ -106,10 +107,10 @@ def _ways(nodes: Nodes, time: Floats) -> tuple[Floats, Floats]:
 
 
 class Network(nn.Module):
-    """Logits for every node of a graph in one pass. No weight depends on how many there are.
+    """Logits for every node of a graph in one pass. No weight depends on the number of nodes.
 
-    ``features`` is the number of columns that describe a node. Raises InputError where ``width``
-    is no multiple of ``heads``.
+    ``features`` is the number of columns that describe a node. Raises InputError where ``width`` is
+    not a multiple of ``heads``.
     """
 
     def __init__(self, features: int, devices: int, settings: GDPSettings, seed: int) -> None:
@@ -131,7 +132,7 @@ class Network(nn.Module):
         _begin(self, torch.Generator().manual_seed(seed))
 
     def encoded(self, rows: Tensor, source: Tensor, target: Tensor) -> Tensor:
-        """The vectors [n, W] of nodes [n, features] between which there are edges [e]."""
+        """The vectors [n, W] of nodes [n, features] with edges [e] between them."""
         nodes: Tensor = self.entry(rows).relu()
         for hop in self.hops:
             nodes = hop(nodes, source, target)
@@ -148,8 +149,8 @@ class Network(nn.Module):
 
 
 def _begin(network: Network, generator: torch.Generator) -> None:
-    """First weights by Glorot and Bengio (2010), biases 0, gates 1. All of the last layer are 0, so
-    that every device is as likely as the others (ours: most nodes would begin on the same one).
+    """First weights by Glorot and Bengio (2010), biases 0, gates 1. The last layer's weights are 0,
+    so that all devices are equally likely (ours: else most nodes would begin on the same device).
     """
     for module in network.modules():
         if isinstance(module, nn.Linear):
@@ -163,11 +164,11 @@ def _begin(network: Network, generator: torch.Generator) -> None:
 
 class Sage(nn.Module):
     """A hop of GraphSAGE with max-pooling (section 3.1; Hamilton, Ying, Leskovec, NIPS 2017,
-    equation 3): of all neighbours what is largest, element by element, after a trained layer;
-    beside the node itself through another.
+    equation 3): the elementwise maximum over all neighbours after a trained layer, joined with the
+    node itself by another layer.
 
-    Ours: producers and consumers are pooled each by a layer of their own, and rows are normalised
-    to mean 0 and variance 1, where GraphSAGE divides by their length.
+    Ours: producers and consumers are pooled by separate layers, and rows are normalised to mean 0
+    and variance 1, where GraphSAGE divides by their length.
     """
 
     def __init__(self, width: int) -> None:
@@ -187,16 +188,16 @@ class Sage(nn.Module):
 
 
 def _largest(messages: Tensor, source: Tensor, target: Tensor) -> Tensor:
-    """The largest message [n, W] that arrives at each node, element by element; 0 where none
-    does, which is the least that comes out of a ReLU.
+    """The elementwise largest message [n, W] that arrives at each node; 0 where none does, which is
+    the least output of a ReLU.
     """
     index = target[:, None].expand(-1, messages.shape[1])
     return torch.zeros_like(messages).scatter_reduce(0, index, messages[source], "amax")
 
 
 class Gated(nn.Module):
-    """A dense layer under superposition (section 3.3): its input is multiplied, element by
-    element, by what a layer makes of the graph's vector; g(c(graph) * x).
+    """A dense layer under superposition (section 3.3): its input is multiplied elementwise by a
+    layer of the graph's vector; g(c(graph) * x).
 
     Without ``superposed`` it is the dense layer alone. The gate is 1 + c, and c is 0 at first
     (ours): then both are the same.
@@ -218,10 +219,10 @@ class Gated(nn.Module):
 class Attention(nn.Module):
     """A layer of Transformer-XL without its positions (section 3.2; Dai and others, ACL 2019): the
     rows of a segment attend to each other and to the ``memory`` rows before it, through which no
-    gradient flows. Then two dense layers. Both are added to what came in, and normalised.
+    gradient flows. Then two dense layers. Both parts are residual, and normalised.
 
-    All of a segment are placed at once, so rows see what follows them in it (ours). With no
-    ``heads`` there are the two dense layers alone, by which the paper shows what attention adds.
+    All nodes of a segment are placed at once, so rows also see later rows of it (ours). With 0
+    ``heads`` there are only the two dense layers, as in the paper's ablation.
     """
 
     def __init__(self, width: int, heads: int, superposed: bool) -> None:
@@ -239,8 +240,8 @@ class Attention(nn.Module):
     def forward(self, rows: Tensor, graph: Tensor, segment: int, memory: int) -> Tensor:
         """The rows [n, W] after the layer.
 
-        A segment remembers the input of the layer before it, and this is known for all segments:
-        so they are computed side by side, with the same result as one after another.
+        A segment remembers the layer's input of the segment before it, which is known for all
+        segments: so all are computed side by side, with the same result as one after another.
         """
         if self.heads:
             mixed = self.mixed(self._attended(rows, graph, segment, memory), graph)
@@ -280,7 +281,7 @@ def _padded(rows: Tensor, before: int, after: int) -> Tensor:
 
 class OnGraph(Policy):
     """The distribution of GDP over the placements of a graph: given the graph, nodes are
-    independent, so a batch of placements takes one pass. Several may have one ``network``.
+    independent, so a batch of placements takes one pass. Several graphs may share a ``network``.
     """
 
     rows: Tensor
@@ -295,7 +296,7 @@ class OnGraph(Policy):
         self.hold(rows=inputs.rows, source=inputs.source, target=inputs.target, row_of=row_of)
 
     def logits(self) -> Tensor:
-        """By node and device [n, D], BARRED where it may not run."""
+        """Logits by node and device [n, D], BARRED where the node may not run."""
         logits: Tensor = self.network(self.rows, self.source, self.target)[self.row_of]
         return logits.masked_fill(~self.allowed, BARRED)
 
@@ -304,7 +305,7 @@ class OnGraph(Policy):
         return self.logits().log_softmax(-1).expand(len(placements), -1, -1)
 
     def judge(self, samples: Tensor) -> tuple[Tensor, Tensor]:
-        """Log-probabilities [n, G] of the devices chosen, and the entropies [1, G]."""
+        """Log-probabilities [n, G] of the chosen devices, and the entropies [1, G]."""
         log_chances = self.logits().log_softmax(-1)
         return log_chances.gather(1, samples.T).T, entropies(log_chances)[None]
 
@@ -316,7 +317,7 @@ class OnGraph(Policy):
 
 
 def on_graph(trial: Trial, network: Network | None = None) -> OnGraph:
-    """The policy on a trial's graph: with a network of its own, or with one that it shares."""
+    """The policy on a trial's graph: with a new network, or with a shared one."""
     problem = trial.problem
     settings: GDPSettings = trial.learning.settings
     inputs = inputs_of(problem.oracle, settings.harmonics)
@@ -330,15 +331,15 @@ def on_graph(trial: Trial, network: Network | None = None) -> OnGraph:
 
 
 class Task:
-    """A graph of a training: the policy on it, its unit of time, and its baseline."""
+    """A graph of a training: the policy on it, its reference step, and its baseline."""
 
     def __init__(self, trial: Trial, policy: OnGraph) -> None:
         self.policy, self._trial = policy, trial
         self._rule, self._reference = Proximal(trial.learning.settings), reference_ps(trial)
 
     def sampled(self, count: int) -> Callable[[float], Tensor]:
-        """Evaluate placements: the rule's loss of them, by what entropies weigh. Raises
-        SpentError.
+        """Evaluate ``count`` placements; returns the rule's loss on them as a function of the
+        weight of entropies. Raises SpentError.
         """
         trial, shape = self._trial, (count, self.policy.groups)
         samples = self.policy.sample(torch.from_numpy(trial.budget.random.random(shape)))
@@ -355,8 +356,8 @@ class Task:
 
 
 class Together:
-    """A policy under way that learns from several graphs (a GeneralLearner): an update follows the
-    mean of their losses, each with its own baseline.
+    """A policy in training on several graphs (a GeneralLearner): an update follows the mean of
+    their losses, each with its own baseline.
     """
 
     def __init__(self, trial: Trial) -> None:
@@ -381,7 +382,7 @@ class Together:
                 self._adam.step()
 
     def _task(self, trial: Trial) -> Task:
-        """The task of a graph; the first time its single devices are evaluated."""
+        """The task of a graph; its single devices are evaluated the first time."""
         if trial not in self._tasks:
             self._tasks[trial] = Task(trial, on_graph(trial, self._policy.network))
         return self._tasks[trial]
@@ -391,11 +392,11 @@ def gdp(trial: Trial) -> None:
     """GDP (2019): a graph network and attention place all single ops in one pass, learning by
     proximal policy optimisation.
 
-    Nodes are the groups of the problem's oracle: single ops, but for those that must share
-    a device. Raises SpentError.
+    Nodes are the groups of the problem's oracle: single ops, except those that must share a device.
+    Raises SpentError.
     """
     settings: GDPSettings = trial.learning.settings
     policy = on_graph(trial)
     keep("gdp", trial, policy, any_graph=True)
-    # A placement that cannot be or does not fit fails (recalled: a reward of -10).
+    # A placement that is impossible or does not fit fails (recalled: a reward of -10).
     train(trial, policy, Proximal(settings), settings.norm)

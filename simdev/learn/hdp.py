@@ -36,15 +36,15 @@ def bands(ops: int, groups: int) -> Ints:
 
 
 def pure(devices: Ints, groups: int) -> Ints:
-    """Groups of which each has ops of one device alone, where there are groups enough: bands of the
-    ops of each device, in proportion to their number.
+    """Groups, each with ops of one device only, where there are enough groups: bands of the ops of
+    each device, in proportion to their number.
 
     ``devices`` [V] are in topological order, and groups are numbered by their first ops.
     """
     used, counts = np.unique(devices, return_counts=True)
     if len(used) > groups:
         return bands(len(devices), groups)
-    # Each has one; what is left over is shared out by their further ops, sums rounded down.
+    # Each device gets a group; the other groups are shared out in proportion to further ops.
     spare, further = groups - len(used), np.concatenate([[0], np.cumsum(counts - 1)])
     shares = 1 + np.diff(further * spare // max(int(further[-1]), 1))
     homes, begin = np.empty(len(devices), np.int64), 0
@@ -56,26 +56,25 @@ def pure(devices: Ints, groups: int) -> Ints:
     return renumbered
 
 
-# Ops: what HDP groups, and how it describes each (numpy only).
-# The layout is that of the released code (TensorFlow,
-# python/grappler/hierarchical_controller.py): the paper's text says no more than that types,
+# The ops that HDP groups, and their description (numpy only). The layout is that of the released
+# code (TensorFlow, python/grappler/hierarchical_controller.py): the paper says only that types,
 # output shapes and adjacency are in it.
 
 OUTPUTS, EXTENTS = 5, 5  # tensors of an op that are described, and extents of each
 SHAPES = OUTPUTS * EXTENTS
-NEIGHBOURS = 10  # that are described, each by its number and +1 (it reads) or -1 (it is read)
+NEIGHBOURS = 10  # neighbours in a description, each by its number and +1 (reads) or -1 (is read)
 WIDTH = 1 + SHAPES + 2 * NEIGHBOURS  # 46
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Ops:
-    """The V ops that have a choice of devices, in topological order; what has to share a device
-    counts as one of them.
+    """The V ops with a choice of devices, in topological order; ops that have to share a device
+    count as one op.
 
     ``where`` [V]: their groups in the oracle. ``kind`` [V]: the type of each, as a number of
     ``kinds``. ``shapes`` [V, 25]: extents of outputs, 0 where there are none. ``rows`` [V, 46]: the
     description. ``source``, ``target`` [e]: the edges between them. ``instead`` [V]: the fastest
-    device that an op may use, for where its group is placed on one that it may not.
+    device that an op may use, for where its group is placed on another.
     """
 
     where: Ints
@@ -94,10 +93,10 @@ class Ops:
 def ops_of(oracle: Oracle, scaled: bool) -> Ops:
     """The groups of an oracle, each as an op.
 
-    Ours: of several ops that share a device the type is that of the longest, and all their outputs
-    are listed; a tensor whose shape is not known has one extent, its bytes. ``scaled``, ours too:
-    numbers of types and neighbours are divided by how many there are, logarithms of extents by the
-    largest; else they are the plain numbers of the released code.
+    Ours: where several ops share a device, the type is that of the longest op, and the outputs of
+    all are listed; a tensor without a shape has one extent, its bytes. ``scaled`` (ours): numbers
+    of types and neighbours are divided by their count, logarithms of extents by the largest;
+    else they are the plain numbers of the released code.
     """
     groups = features_of(oracle)
     order = np.argsort(groups.order)
@@ -119,7 +118,7 @@ def ops_of(oracle: Oracle, scaled: bool) -> Ops:
 
 
 def _kinds(oracle: Oracle, where: Ints) -> tuple[Ints, int]:
-    """The types of ops as numbers, in the order of their names, and how many there are."""
+    """The types of ops as numbers, in the order of their names, and the number of types."""
     ops, times = oracle.graph.ops, mean_ps(oracle.prepared.duration)
     longest = [max(oracle.groups[group], key=lambda i: float(times[i])) for group in where]
     names, kind = np.unique([ops[i].kind for i in longest], return_inverse=True)
@@ -138,7 +137,7 @@ def _shapes(oracle: Oracle, where: Ints) -> Floats:
 
 
 def _edges(groups: Nodes, where: Ints) -> tuple[Ints, Ints]:
-    """Source and target of the edges between the ops of ``where``, by their numbers there."""
+    """Source and target of the edges between the ops of ``where``, as positions there."""
     number = np.full(len(groups), -1, np.int64)
     number[where] = np.arange(len(where))
     source, target = number[groups.source], number[groups.target]
@@ -147,8 +146,8 @@ def _edges(groups: Nodes, where: Ints) -> tuple[Ints, Ints]:
 
 
 def _neighbours(source: Ints, target: Ints, count: int) -> Floats:
-    """Pairs of a neighbour's number and +1 or -1 [V, 20], those of least number first; 0 where
-    there are no more.
+    """Pairs of a neighbour's number and +1 or -1 [V, 20], lowest numbers first; 0 where there are
+    fewer neighbours.
     """
     table = np.zeros((count, NEIGHBOURS, 2))
     of, near = np.concatenate([source, target]), np.concatenate([target, source])
@@ -165,11 +164,11 @@ def _neighbours(source: Ints, target: Ints, count: int) -> Floats:
 
 
 class Grouper(nn.Module):
-    """Logits [V, G] of the group of each op: two matrices, neither biases nor a nonlinearity
+    """Logits [V, G] of the group of each op: two matrices, with neither biases nor a nonlinearity
     between them, as in the released code.
 
-    They are divided by ``temperature``, and ``homing`` is added for the group where an op begins,
-    ``home`` [V] (all ours).
+    The logits are divided by ``temperature``, and ``homing`` is added for the group where an op
+    begins, ``home`` [V] (all ours).
     """
 
     rows: Tensor
@@ -191,7 +190,9 @@ class Grouper(nn.Module):
         return self._of_rows() + self.homing * at_home
 
     def settle(self, home: Ints, strays: float) -> None:
-        """Let ops begin in these groups, of which at most so many are expected to stray."""
+        """Let ops begin in the groups ``home``, which at most ``strays`` of them are expected to
+        leave.
+        """
         self.home.copy_(torch.from_numpy(home))
         with torch.no_grad():
             logits = self._of_rows()
@@ -208,7 +209,8 @@ class Hierarchical(Policy):
     """A sample is the groups of V ops, then the devices of G groups: their log-probabilities add,
     so both networks are trained together.
 
-    The placer reads what the sampled groups are: edges to and from each group, types, shapes.
+    The placer reads a description of the sampled groups: edges to and from each group, types,
+    shapes.
     """
 
     where: Tensor
@@ -227,7 +229,7 @@ class Hierarchical(Policy):
         self.together = settings.placements
         self.hold(where=ops.where, kind=ops.kind, shapes=ops.shapes, instead=ops.instead)
         self.hold(source=ops.source, target=ops.target)
-        # The devices of groups without a choice, and those that no op may use.
+        # The devices of groups without a choice, and the devices that no op may use.
         self.hold(fixed=allowed.argmax(axis=1), barred=~allowed[ops.where].any(axis=0))
         with torch.random.fork_rng(devices=[]):  # the caller's random numbers stay as they were
             self.grouper = Grouper(ops.rows, self.most, settings)
@@ -236,19 +238,19 @@ class Hierarchical(Policy):
         begin(self, settings.forget, torch.Generator().manual_seed(seed))
 
     def settle(self, placement: Ints, differing: float) -> None:
-        """Begin with groups that a placement [groups of the oracle] does not split, and that hardly
-        an op leaves: half of ``differing`` are expected to.
+        """Begin with groups that a placement [groups of the oracle] does not split; half of
+        ``differing`` ops are expected to leave them.
         """
         self.grouper.settle(pure(placement[self.where.numpy()], self.most), differing / 2.0)
 
     def require_homes(self) -> None:
-        """Raises InputError where a saved policy has groups for homes that are not there."""
+        """Raises InputError where the home of an op in a saved policy is no group."""
         home = self.grouper.home
         if bool(((home < 0) | (home >= self.most)).any()):
             raise InputError(f"policy: grouper.home must hold groups from 0 to {self.most - 1}")
 
     def groups_in_use(self) -> int:
-        """How many groups the likeliest grouping has."""
+        """The number of groups in the likeliest grouping."""
         with torch.inference_mode():
             return len(likeliest(self.grouper()).unique())
 
@@ -265,8 +267,8 @@ class Hierarchical(Policy):
         return torch.cat([by_op, chosen(log_devices, devices)], 1), spread
 
     def placements(self, samples: Tensor) -> Tensor:
-        """Each op where its group is; where it cannot be, on the fastest device that it may use (as
-        TensorFlow's soft placement goes elsewhere; ours).
+        """Each op on its group's device; where it may not run there, on the fastest device that it
+        may use (like TensorFlow's soft placement; ours).
         """
         groupings, devices = samples.split([self.ops, self.most], 1)
         there = devices.gather(1, groupings)
@@ -277,7 +279,9 @@ class Hierarchical(Policy):
         return placements
 
     def imitating(self, placement: Tensor) -> tuple[Tensor, Tensor]:
-        """Every op at home, and each group where most of its ops are in the placement."""
+        """Every op in its home group, and each group on the device of most of its ops in the
+        placement.
+        """
         home = self.grouper.home
         counts = torch.zeros(self.most, self.devices)
         counts.index_put_((home, placement[self.where]), torch.ones(()), accumulate=True)
@@ -285,11 +289,12 @@ class Hierarchical(Policy):
         return torch.cat([home, counts.argmax(1)]), moved
 
     def described(self, groupings: Tensor) -> Tensor:
-        """The rows [m, G, 2 G + K + 25] by which the placer reads m groupings [m, V].
+        """The rows [m, G, 2 G + K + 25] that the placer reads for m groupings [m, V].
 
-        Of each group the edges to every group and from every group (within it too), how many ops it
-        has of each type, and their summed shapes; each row over its maximum + 1. The released code
-        adds the shapes onto the first 25 of the types' columns; here they have their own.
+        A group's row has its edges to every group and from every group (itself too), its number of
+        ops of each type, and their summed shapes; each row is divided by its maximum + 1. The
+        released code adds the shapes onto the first 25 of the types' columns; here they have their
+        own.
         """
         count, most = len(groupings), self.most
         counted = self.shapes.new_ones(1)
@@ -306,12 +311,12 @@ class Hierarchical(Policy):
         return rows / (rows.amax(2, keepdim=True) + 1.0)
 
     def _read(self, groupings: Tensor) -> Memory:
-        """The encoder's memory of each of n groupings; equal ones are read once."""
+        """The encoder's memory of each of n groupings; equal groupings are read once."""
         different, which = groupings.unique(dim=0, return_inverse=True)
         return self.placer.read(self.described(different)).of(which)
 
     def _sampled(self, uniforms: Tensor) -> Tensor:
-        """The numbers of the first of every ``together`` samples group the ops for all of these."""
+        """Samples; the first of every ``together`` samples draws the grouping of them all."""
         by_op, by_group = uniforms.split([self.ops, self.most], 1)
         chances = self.grouper().softmax(-1)
         first = by_op[:: self.together]
@@ -340,9 +345,9 @@ class Hierarchical(Policy):
 def hdp(trial: Trial) -> None:
     """HDP (ICLR 2018): a network groups the ops, another places the groups; both learn together.
 
-    Only ops that have a choice are placed; those that must share a device count as one.
-    ``details`` tell how many groups the likeliest grouping has in the end. Raises SpentError, and
-    InputError for settings that do not fit.
+    Only ops with a choice of devices are placed; ops that must share a device count as one.
+    ``details`` has the number of groups in the likeliest grouping at the end. Raises SpentError,
+    and InputError for settings that do not fit.
     """
     problem = trial.problem
     settings: HDPSettings = trial.learning.settings

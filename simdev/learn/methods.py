@@ -1,7 +1,7 @@
-"""The methods that learn, registered with those of ``simdev.search``.
+"""The table of methods that learn.
 
-``simdev.search.methods`` joins this table to its own by its name in the registry. A new learner is
-a row here, a class of settings in ``settings``, and a module beside them.
+``simdev.search.methods`` finds it in the registry and joins it to its own table. A new learner is a
+row here, a class of settings in ``settings``, and a module beside them.
 """
 
 from __future__ import annotations

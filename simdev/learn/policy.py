@@ -15,16 +15,17 @@ from torch import Tensor, nn
 
 from ..nouns.taskgraph import Bools
 
-BARRED = -1e9  # logit of a device on which a group may not run; finite, so 0 x it is no NaN
-TIE = 1e-9  # logits as near as this are equal: other machines round sums otherwise
+BARRED = -1e9  # logit of a device on which a group may not run; finite, so that 0 x it is not NaN
+TIE = 1e-9  # logits this near are equal, since machines round sums differently
 
 
 class Policy(nn.Module):
     """A distribution over placements of G groups on D devices.
 
-    ``allowed`` [G, D] says where each group may run. Placements are device indices by group. A
-    sample is what was chosen at each of S = ``choices`` stages: as a rule the placement itself, a
-    device for each group. A policy that chooses otherwise says by ``placements`` what comes of it.
+    ``allowed`` [G, D]: whether a group may run on a device. Placements are device indices by group.
+    A sample has the choice of each of S = ``choices`` stages: by default it is the placement
+    itself, a device for each group. A policy with other choices turns them into placements
+    (``placements``).
     """
 
     allowed: Tensor
@@ -36,45 +37,45 @@ class Policy(nn.Module):
         self.choices = self.groups if choices is None else choices
 
     def hold(self, **tables: Any) -> None:
-        """Keep arrays of the graph as tensors beside the weights, with which they are not saved."""
+        """Keep arrays of the graph as tensors beside the weights; they are not saved with them."""
         for name, table in tables.items():
             self.register_buffer(name, torch.from_numpy(table), persistent=False)
 
     def forward(self, placements: Tensor) -> Tensor:
         """Log-probabilities [n, G, D] of each stage, given the devices that ``placements`` [n, G]
-        chose in the stages before it; about -1e9 where a group may not run. Of policies whose
+        chose in the stages before it; about -1e9 where a group may not run. Only for policies whose
         samples are placements.
         """
         raise NotImplementedError
 
     def judge(self, samples: Tensor) -> tuple[Tensor, Tensor]:
-        """Log-probabilities [n, S] of what ``samples`` [n, S] chose, and the entropies of the
-        stages [n, any], whose mean counts.
+        """Log-probabilities [n, S] of the choices in ``samples`` [n, S], and the entropies of the
+        stages [n, any], of which the mean counts.
         """
         log_chances = self(samples)
         return chosen(log_chances, samples), entropies(log_chances)
 
     def placements(self, samples: Tensor) -> Tensor:
-        """The placements [n, G] that samples [n, S] are."""
+        """The placements [n, G] of samples [n, S]."""
         return samples
 
     def imitating(self, placement: Tensor) -> tuple[Tensor, Tensor]:
-        """A sample [S] that is this placement [G], and how many groups each of its choices moves
-        where it is chosen otherwise [S].
+        """A sample [S] that leads to this placement [G], and the number of groups that move where a
+        choice is made otherwise [S].
         """
         return placement, torch.ones(self.choices)
 
     def sample(self, uniforms: Tensor) -> Tensor:
-        """Samples [n, S], a stage after the other, by the inverse distribution function at
-        ``uniforms`` [n, S] (float64, in [0, 1)). No gradient.
+        """Samples [n, S], stage after stage, by the inverse distribution function at ``uniforms``
+        [n, S] (float64, in [0, 1)). No gradient.
         """
         with torch.inference_mode():
             drawn = self._sampled(uniforms)
         return drawn.clone()  # inference_mode's own tensors can take part in no gradient
 
     def decode(self) -> Tensor:
-        """The placement [G] of the likeliest choice at each stage, in float64 (of equal ones, the
-        first): alike on every machine.
+        """The placement [G] of the likeliest choice at each stage (on a tie the first), computed in
+        float64 so that it is the same on every machine.
         """
         exact = deepcopy(self).double()
         with torch.inference_mode():
@@ -87,7 +88,7 @@ class Policy(nn.Module):
 
     @abstractmethod
     def _decoded(self) -> Tensor:
-        """The sample of ``decode``, in the precision that the policy has."""
+        """The sample of ``decode``, in the policy's current precision."""
 
 
 def inverse(chances: Tensor, uniforms: Tensor) -> Tensor:
@@ -99,14 +100,14 @@ def inverse(chances: Tensor, uniforms: Tensor) -> Tensor:
 
 
 def likeliest(logits: Tensor) -> Tensor:
-    """The first device [...] whose logit [..., D] is the largest, or equal to it but for
-    rounding.
-    """
+    """The first device [...] whose logit [..., D] is the largest up to rounding."""
     return (logits >= logits.amax(-1, keepdim=True) - TIE).to(torch.int8).argmax(-1)
 
 
 def chosen(log_chances: Tensor, placements: Tensor) -> Tensor:
-    """Log-probabilities [n, G] of the devices that were chosen, of all of them [n, G, D]."""
+    """Log-probabilities [n, G] of the chosen devices, from the log-probabilities [n, G, D] of all
+    devices.
+    """
     return log_chances.gather(-1, placements.unsqueeze(-1)).squeeze(-1)
 
 

@@ -1,8 +1,8 @@
 """Post: cross-entropy minimisation and proximal policy optimisation of one distribution, without a
 network (Gao, Chen, Li, NeurIPS 2018).
 
-``simdev.search`` finds it by its row in ``methods``. It has no network, so it keeps its settings
-here and runs where PyTorch is missing.
+``simdev.search`` finds it by its row in ``methods``. Since it needs no PyTorch, its settings are
+here.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ from .rules import in_deviations, reference_ps, require_finite, signals_of, use
 
 
 def advantages(costs: Floats) -> Floats:
-    """How much better each of a batch is than their mean, in standard deviations; 0 where all are
-    equal (ours).
+    """The advantage of each cost of a batch over the batch's mean, in standard deviations; 0 where
+    all are equal (ours).
     """
     return in_deviations(costs.mean() - costs, costs)
 
@@ -56,9 +56,9 @@ def gradient(
 
     The objective is the mean over the ``placements`` [n, group] of the sum over groups of min(r A,
     clip(r, 1 - c, 1 + c) A), less ``kl`` times the sum of the groups' divergences KL(old || new). r
-    is the new chance over the old one of the device that was drawn, group by group (ours: one ratio
-    of hundreds of factors diverges), A the placement's advantage (``gains``). Where a ratio counts,
-    its slope by u[device] is r (1[drawn] - chance); that of the divergence is chance - old.
+    is the new probability over the old of the drawn device, group by group (ours: one ratio of
+    hundreds of factors diverges), A the placement's advantage (``gains``). Where a ratio counts,
+    its slope by u[device] is r (1[drawn] - chance); the slope of the divergence is chance - old.
     """
     groups, gain = np.arange(len(chance)), gains[:, None]
     ratio = chance[groups, placements] / old[groups, placements]
@@ -71,7 +71,7 @@ def gradient(
 
 
 def stepped(chance: Floats, slope: Floats, rate: float) -> Floats:
-    """The distribution after one step of ascent on its logits; what has no chance keeps none."""
+    """The distribution after one step of ascent on its logits; probabilities of 0 stay 0."""
     change = rate * slope
     grown = chance * np.exp(change - change.max(axis=1, keepdims=True))
     after: Floats = grown / grown.sum(axis=1, keepdims=True)
@@ -83,7 +83,7 @@ def ascended(
 ) -> Floats:
     """The distribution after ``steps`` of ascent on the objective of a batch drawn from ``old``."""
     chance = old
-    with np.errstate(over="ignore", invalid="ignore"):  # the caller asks what came of it
+    with np.errstate(over="ignore", invalid="ignore"):  # the caller checks the result
         for _ in range(steps):
             slope = gradient(chance, old, placements, gains, clip, kl)
             chance = stepped(chance, slope, rate)
@@ -95,21 +95,21 @@ def ascended(
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The settings of Post. About 10 steps of ascent, and N of several or tens of times K, are the
-    paper's; the rest is recalled of it, or ours where it says so.
+    """The settings of Post. About 10 steps of ascent, and an N of several or tens of times K, are
+    from the paper; other values are recalled from it, or ours where marked.
 
-    - ``batch``: K, the samples of one proximal update. ``samples``: N, those of one cross-entropy
-      step, a multiple of K (100: ours).
+    - ``batch``: K, the samples of one proximal update. ``samples``: N, the samples of one
+      cross-entropy step, a multiple of K (100: ours).
     - ``elite``: the share of the N samples that the distribution follows. 0 leaves out the
       cross-entropy steps; then the N-th sample, too, ends in a proximal update.
     - ``explore``: the share of the uniform distribution that is mixed in after a cross-entropy
       step, at first; it falls to 0 over the budget (in proportion: ours).
-    - ``moves``: how many groups a sample is expected to place elsewhere than the placement that it
-      begins at; also the most groups that the uniform share moves after such a beginning or a saved
-      policy (ours).
-    - ``steps``: of ascent in one proximal update; 0 leaves them out. ``rate``: how long such a step
-      is (ours).
-    - ``clip``: how far from 1 a ratio counts (the usual value, ours). ``kl``: the weight of
+    - ``moves``: the expected number of groups in which a sample differs from the placement that the
+      search begins at; also the most groups that the uniform share moves after such a beginning or
+      a saved policy (ours).
+    - ``steps``: of ascent in one proximal update; 0 leaves them out. ``rate``: the length of such a
+      step (ours).
+    - ``clip``: a ratio counts up to this far from 1 (the usual value, ours). ``kl``: the weight of
       KL(old || new), in place of ``clip`` or beside it (the paper's penalty, recalled; 0: ours).
     """
 
@@ -125,11 +125,11 @@ class Settings:
 
     @classmethod
     def published(cls) -> Self:
-        """The paper's values, as far as they are recalled."""
+        """The paper's values, where they are recalled."""
         return cls(samples=50)
 
 
-# Post's loop: proximal updates after each K samples but the last of N, then a cross-entropy step.
+# Post's loop: a proximal update after each K of N samples but the last, then a cross-entropy step.
 
 ROUNDED = 1e-6  # tolerance above 1 of a stored chance
 CHANCE = "chance"  # name of the weights of a saved policy: the distribution [group, device]
@@ -139,8 +139,8 @@ def post(trial: Trial) -> None:
     """Post (Gao, Chen, Li, NeurIPS 2018, algorithm 1): no network, one distribution over the
     devices of each group.
 
-    It ends where nothing new is sampled any more. Raises SpentError, and InputError for settings
-    that contradict.
+    It ends where no new placement is sampled any more. Raises SpentError, and InputError for
+    settings that contradict each other.
     """
     learner = Post(trial)
     if trial.learning.train:
@@ -149,11 +149,11 @@ def post(trial: Trial) -> None:
 
 
 class Post:
-    """The distribution of a trial and how it changes.
+    """The distribution of a trial, and its updates.
 
     It begins uniform, with a saved policy, or around a placement. In the last two cases the uniform
-    share that is mixed in moves at most ``moves`` groups of a sample: a tenth of hundreds of groups
-    at random would leave nothing of the beginning.
+    share that is mixed in moves at most ``moves`` groups of a sample: to move a tenth of hundreds
+    of groups would leave nothing of the beginning.
     """
 
     def __init__(self, trial: Trial) -> None:
@@ -191,7 +191,7 @@ class Post:
         return rows, [self._trial.score_once(row) for row in rows]
 
     def round(self) -> None:
-        """Draw N samples, with a proximal update after each K but the last; at the end comes a
+        """Draw N samples, with a proximal update after each K but the last; then comes a
         cross-entropy step, or, without ``elite``, a proximal update.
         """
         count, elite = self._settings.samples // self._settings.batch, self._settings.elite
@@ -204,8 +204,8 @@ class Post:
             if number < count or not elite:
                 self._ascend(drawn, its)
         if elite:
-            # The frequencies among the elite of the last N replace the distribution, and some of
-            # the uniform one is mixed in.
+            # The frequencies among the elite of the last N replace the distribution, and a share of
+            # the uniform distribution is mixed in.
             ranks = [rank_of(self._trial.problem.oracle, cost) for cost in costs]
             best = best_of(np.concatenate(rows), ranks, elite)
             explore = explored(self._settings.explore, self._trial.budget.share)
@@ -213,7 +213,7 @@ class Post:
             self.chance = mixed(chance, self._even, min(explore, self._most))
 
     def _ascend(self, rows: Ints, costs: Sequence[Cost]) -> None:
-        """Steps of ascent on the proximal objective of the last K."""
+        """Steps of ascent on the proximal objective of the last K samples."""
         settings = self._settings
         # A placement over memory gets a longer step time, so that the gradient leads away from it.
         signals = signals_of(self._trial, costs, self._reference, overflow_fails=False)
@@ -228,7 +228,7 @@ class Post:
 def _weights(policy: SavedPolicy, even: Floats) -> Floats:
     """The distribution of a saved policy, on the devices that are allowed here.
 
-    Raises InputError where it holds none of this shape.
+    Raises InputError where the policy holds no distribution of this shape.
     """
     kept = np.asarray(policy.weights.get(CHANCE))
     is_table = kept.shape == even.shape and kept.dtype.kind in "fiub"

@@ -30,18 +30,17 @@ EVALUATIONS = 1000  # by default, of each graph; ours
 
 
 class GeneralLearner(Protocol):
-    """A policy under way that learns from several graphs.
+    """A policy in training that learns from several graphs.
 
-    It is made of the first trial alone (``METHODS[name].general``): of its ``learning`` (settings,
-    a policy to begin with), its budget's seed and the number of its devices; and is kept as the
-    ``policy`` of that trial. Each trial is a graph; they share one budget, so what one evaluates
-    counts for all, and its ``random`` and ``share`` are those of the whole training. A trial
-    keeps whatever is to be remembered of its graph (features, baselines), and is handed over again
-    whenever its turn comes.
+    It is made from the first trial (``METHODS[name].general``): from its ``learning`` (settings, a
+    policy to begin with), its budget's seed and its number of devices; and is kept as the
+    ``policy`` of that trial. Each trial is a graph; all share one budget, so an evaluation of one
+    counts for all, and its ``random`` and ``share`` belong to the whole training. The learner keeps
+    further state of a graph (features, baselines) by its trial, which is passed again in each turn.
     """
 
     graphs: int
-    """From how many graphs an update learns at once, where there are so many."""
+    """The most graphs that an update learns from at once."""
 
     def update(self, trials: Sequence[Trial]) -> None:
         """Evaluate placements of these graphs, and learn from all of them. Raises SpentError."""
@@ -49,8 +48,8 @@ class GeneralLearner(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Practised:
-    """A graph that a policy was trained on: its name and groups, how many different placements of
-    it were evaluated, and the best step of these.
+    """A graph that a policy was trained on: its name, the number of its groups, the number of
+    different placements that were evaluated, and the best step among them.
     """
 
     name: str
@@ -63,8 +62,8 @@ class Practised:
 class Trained:
     """The result of a training: the policy, and the figures of each graph.
 
-    ``provenance`` has the method, its settings, the limits, and the evaluations and seconds used;
-    ``ended`` of it is "done" (nothing new was sampled any more), "budget", "time" or "interrupted".
+    ``provenance`` has the method, its settings, the limits, the evaluations and seconds used, and
+    ``ended``: "done" (no new placements were sampled any more), "budget", "time" or "interrupted".
     """
 
     policy: SavedPolicy = field(repr=False)
@@ -84,14 +83,14 @@ def train(
     policy: SavedPolicy | PathLike | None = None,
     n_jobs: int | None = None,
 ) -> Trained:
-    """Train one policy of a learner on several graphs in turn: a family (its name, or a Family, of
-    which the graphs to train on are taken), a folder of scenarios, or any questions with equally
-    many devices. A name that is also that of a folder is the folder.
+    """Train one policy of a learner on several graphs in turn: a family (its name, or a Family,
+    whose training graphs are used), a folder of scenarios, or any questions with equally many
+    devices. Where a name is also that of a folder, the folder is used.
 
-    ``budget`` is how many placements may be evaluated of all graphs together (None: 1,000 each, or
-    any number where ``seconds`` are given). Each round takes the graphs in a new random order. The
-    rest is as for ``search``; Ctrl-C ends with the policy as it is. Raises InputError, also for a
-    method whose policies are tied to one graph.
+    ``budget`` is the number of placements that may be evaluated over all graphs (None: 1,000 each,
+    or any number where ``seconds`` are given). Each round takes the graphs in a new random order.
+    Other arguments are as in ``search``; Ctrl-C ends with the current policy. Raises InputError,
+    also for a method whose policies are tied to one graph.
     """
     check_limits(method, budget, seed, seconds, prepare)
     _require_general(method)
@@ -133,7 +132,7 @@ def train(
 
 
 def _require_general(method: str) -> None:
-    """Raises InputError for a method that cannot carry what it learned to another graph."""
+    """Raises InputError for a method whose policies cannot place other graphs."""
     if METHODS[method].general is None:
         general = ", ".join(name for name in METHODS if METHODS[name].general)
         tied = "its policies are tied to one graph" if METHODS[method].learner else "is no learner"
@@ -141,7 +140,9 @@ def _require_general(method: str) -> None:
 
 
 def _questions(questions: str | Family | Sequence[Question]) -> Mapping[str, Question]:
-    """The graphs to train on by how messages name each. Raises InputError where there are none."""
+    """The graphs to train on by the names that messages use. Raises InputError where there are
+    none.
+    """
     if isinstance(questions, str):
         return scenarios_of(questions)
     given = questions.train if isinstance(questions, Family) else tuple(questions)
@@ -164,7 +165,9 @@ def _require_alike(trials: Sequence[Trial]) -> None:
 
 
 def _practise(learner: GeneralLearner, trials: Sequence[Trial], random: np.random.Generator) -> str:
-    """Train until the budget is used up, or PATIENCE rounds bring nothing new; why it ended."""
+    """Train until the budget is used up, or PATIENCE rounds bring nothing new; returns why it
+    ended.
+    """
     budget, turns = trials[0].budget, _turns(len(trials), learner.graphs, random)
     try:
         for _ in rounds(*trials):
@@ -178,8 +181,8 @@ def _practise(learner: GeneralLearner, trials: Sequence[Trial], random: np.rando
 
 
 def _turns(count: int, size: int, random: np.random.Generator) -> Iterator[list[int]]:
-    """Which of ``count`` graphs learn together, ``size`` at a time: round after round, each round
-    in an order of its own.
+    """The graphs (of ``count``) that learn together, ``size`` at a time: round after round, each
+    round in a new random order.
     """
     waiting = list[int]()
     while True:

@@ -1,11 +1,11 @@
-"""Rules of learning: what a learner is told of a placement (a signal, without units), and how the
-signals of sampled placements become a loss. A signal is better where it is smaller.
+"""Rules of learning: the signal of a placement (a number without unit, smaller is better), and the
+loss from the signals of sampled placements.
 
 No rule needs PyTorch itself. Shapes: n placements, G stages; ``log_chosen`` [n, G] are the
-log-probabilities (natural) of the devices that were chosen, each given those before it.
+log-probabilities (natural) of the chosen devices, each given the devices before it.
 
-The learners choose a rule by their settings (``settings``), and ``training`` runs it. What a
-placement costs is the oracle's answer.
+The learners choose a rule by their settings (``settings``), and ``training`` runs it. The oracle
+gives the cost of a placement.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 FAILING = 10.0
-"""The signal of a placement that fails: 100 times as long as one device. (ColocRL's successor says
-the root of 100 s, for steps of some seconds; a constant in seconds would mean something else on
-each question.)
+"""The signal of a placement that fails: that of a step 100 times as long as one device's.
+(ColocRL's successor uses the root of 100 s, for steps of some seconds; a constant in seconds would
+mean something else on each question.)
 """
 
 ROUNDING = 1e-12  # relative
 
 
 def reference_ps(trial: Trial) -> float:
-    """The step time to which signals are relative [ps] (``space.reference_ps``), all single devices
-    evaluated. Raises SpentError.
+    """The step time that signals are relative to [ps] (``space.reference_ps``); evaluates all
+    single devices. Raises SpentError.
     """
     oracle, choices = trial.problem.oracle, trial.problem.choices
     return float(space.reference_ps(oracle, map(trial.score_once, alone(oracle, choices))))
@@ -48,11 +48,11 @@ def reference_ps(trial: Trial) -> float:
 def signals_of(
     trial: Trial, costs: Iterable[Cost], reference: float, overflow_fails: bool = True
 ) -> Floats:
-    """By placement the root of the step over the reference (ColocRL, ICML 2017, section 3.1), at
-    most FAILING.
+    """The signal of each placement: the root of its step over the reference (ColocRL, ICML 2017,
+    section 3.1), at most FAILING.
 
-    What cannot be fails. What does not fit fails too, or counts as slower by the factor 1 + its
-    relative excess.
+    An impossible placement fails. A placement that does not fit fails too (``overflow_fails``), or
+    counts as slower by the factor 1 + its relative excess.
     """
     oracle = trial.problem.oracle
     effective = [
@@ -63,7 +63,7 @@ def signals_of(
 
 def in_deviations(better: Floats, signals: Floats) -> Floats:
     """Advantages of a batch [n] in standard deviations of its signals (ours); 0 where all signals
-    are equal, or differ by no more than sums round.
+    are equal up to rounding.
     """
     deviation = float(signals.std())
     if not deviation > ROUNDING * float(np.abs(signals).max(initial=0.0)):
@@ -72,40 +72,39 @@ def in_deviations(better: Floats, signals: Floats) -> Floats:
 
 
 def require_finite(numbers: NDArray[Any]) -> None:
-    """Raises InputError where settings lead to numbers that are not finite any more."""
+    """Raises InputError where the settings have led to numbers that are not finite."""
     if not np.isfinite(numbers).all():
         raise InputError("settings: too large or too small: what is learned is no finite number")
 
 
 class Rule(Protocol):
     """A rule as the training loop uses it. ``advantages`` is called once for each batch, and may
-    remember; ``loss`` is called ``epochs`` times for each part of it, perhaps in other processes.
+    keep state; ``loss`` is called ``epochs`` times for each part of it, perhaps in other processes.
     """
 
     epochs: int
 
     def advantages(self, signals: Floats) -> Floats:
-        """How much better each of n placements is than was to be expected (> 0: better)."""
+        """The advantage of each of n placements over the expected signal (> 0: better)."""
 
     def loss(
         self, log_chosen: Tensor, old_log_chosen: Tensor, entropies: Tensor, advantages: Tensor
     ) -> Tensor:
-        """The loss, a mean over placements, of log-probabilities of what was chosen [n, S], those
-        when it was sampled, entropies [n, any] in nats, advantages [n].
+        """The loss, a mean over placements. Arguments: log-probabilities of the choices [n, S], now
+        and when they were sampled, entropies [n, any] in nats, advantages [n].
         """
 
 
 class Reinforce:
-    """REINFORCE (Williams, 1992) with a moving average of the signals as baseline, as ColocRL has
-    it (ICML 2017, section 3.1; recalled, not verified).
+    """REINFORCE (Williams, 1992) with a moving average of the signals as baseline, as in ColocRL
+    (ICML 2017, section 3.1; recalled, not verified).
 
-    The gradient is that of the mean over placements of (signal - baseline) x log-probability. After
+    It follows the gradient of the mean of (signal - baseline) x log-probability. After
     ``failing_updates`` updates only placements that succeed train and move the baseline, which then
     begins anew (ours: else it would fall from FAILING for dozens of updates, all of which would
     praise whatever succeeds). ``entropy`` is the weight of the mean entropy of a stage, in units of
-    the root mean square of the advantages, so that it means the same where all placements are
-    nearly as good as where they differ (ours). ``baseline`` is what it begins with; NaN: the mean
-    of the first batch.
+    the root mean square of the advantages, so that it means the same whether placements differ much
+    or little (ours). ``baseline`` is its first value; NaN: the mean of the first batch.
     """
 
     epochs = 1
@@ -117,7 +116,9 @@ class Reinforce:
         self._updates, self._baseline = 0, baseline
 
     def advantages(self, signals: Floats) -> Floats:
-        """The baseline minus each signal [n]; 0 for failing ones once these train no more."""
+        """The baseline minus each signal [n]; 0 for failing placements once these no
+        longer train.
+        """
         if self._updates == self._failing_updates:
             self._baseline = float("nan")
         trains = (signals < FAILING) | (self._updates < self._failing_updates)
@@ -149,19 +150,19 @@ def surrogate(
     """The objective that an update climbs: the sum over stages of min(r A, clip(r) A), its mean
     over placements.
 
-    ``advantages`` [n], one for a placement: its reward comes after the last stage. ``clip`` bounds
-    each ratio r to 1 - clip..1 + clip where going further would only gain. The product of the
+    ``advantages`` [n], one per placement: its reward comes after the last stage. ``clip`` bounds
+    each ratio r to 1 - clip..1 + clip where a larger change would only gain. The product of the
     ratios of all stages would leave these bounds after one step.
     """
     return climbed(log_chosen, old_log_chosen, advantages[:, None], clip).sum(1).mean()
 
 
 def climbed(log_chosen: Tensor, old_log_chosen: Tensor, advantages: Tensor, clip: float) -> Tensor:
-    """The clipped gain min(r A, clip(r) A) of each choice, whose shape is that of all three; r is
-    how much likelier it has become since it was sampled.
+    """The clipped gain min(r A, clip(r) A) of each choice; all three tensors have its shape. r is
+    the new probability of the choice over its probability when it was sampled.
 
-    ``old_log_chosen`` are those of the policy that sampled: they stay as they are in all epochs of
-    a batch, and no gradient runs through them.
+    ``old_log_chosen`` come from the policy that sampled: they are constant in all epochs of a
+    batch, and no gradient runs through them.
     """
     ratio = (log_chosen - old_log_chosen.detach()).exp()
     return (ratio * advantages).minimum(ratio.clamp(1.0 - clip, 1.0 + clip) * advantages)
@@ -179,9 +180,7 @@ def divergence(log_chosen: Tensor, old_log_chosen: Tensor) -> Tensor:
 
 
 class Epochs:
-    """The part of a rule that climbs a batch for several epochs; baselines are left to the
-    learners.
-    """
+    """The part of a rule that climbs a batch for several epochs; learners add a baseline."""
 
     def __init__(self, settings: GDPSettings | SpotlightSettings) -> None:
         self._settings, self.epochs = settings, settings.epochs
@@ -192,8 +191,8 @@ class Epochs:
         """The loss of each epoch: minus the surrogate, minus the mean entropy of a stage
         (``entropies`` [n, G], nats), plus the divergence, by the weights of the settings.
 
-        Ours: the entropies' mean, not their sum, so that one weight does for any number of stages:
-        each of many has only a small part in the advantage of its placement.
+        Ours: the mean of the entropies, not their sum, so that one weight suits any number of
+        stages: with many stages each has only a small part in the advantage of its placement.
         """
         settings = self._settings
         gain = surrogate(log_chosen, old_log_chosen, advantages, settings.clip)
@@ -203,7 +202,7 @@ class Epochs:
 
 class ByStage(Epochs):
     """Spotlight's rule: proximal policy optimisation over the stages of placements, several epochs
-    a batch.
+    per batch.
 
     The only reward comes after the last stage, and nothing is discounted: all stages have the
     advantage of their placement, (baseline - signal) / standard deviation of the batch. All numbers
@@ -214,8 +213,8 @@ class ByStage(Epochs):
     _baseline = nan
 
     def advantages(self, signals: Floats) -> Floats:
-        """How much better each of n placements is than the baseline [n], which is the moving
-        average of the batches before; of the first batch its mean. Failing ones count too.
+        """The advantage of each of n placements over the baseline [n]: the moving average of
+        earlier batches, for the first batch its own mean. Failing placements count too.
         """
         mean, decay = float(signals.mean()), self._settings.decay
         before = mean if np.isnan(self._baseline) else self._baseline
@@ -226,19 +225,19 @@ class ByStage(Epochs):
 
 class Proximal(Epochs):
     """GDP's rule (section 3.4; recalled): proximal policy optimisation with a ratio for each node
-    (ours; of hundreds of factors a product would leave every bound after one step), several epochs
-    a batch.
+    (ours; a product of hundreds of factors would leave every bound after one step), several epochs
+    per batch.
 
-    The reward is minus the signal (the root of the step over that of the best single device; 10 for
-    what cannot be or does not fit), the baseline the mean of all rewards of the same graph before
-    this batch, or of this batch alone ("batch", ours).
+    The reward is minus the signal (the root of the step over the best single device's; 10 for an
+    impossible placement or one that does not fit). The baseline is the mean of all rewards of the
+    same graph before this batch, or of this batch alone ("batch", ours).
     """
 
     _settings: GDPSettings
     _sum, _count = 0.0, 0
 
     def advantages(self, signals: Floats) -> Floats:
-        """How much better each of n placements is than the baseline [n]."""
+        """The advantage of each of n placements over the baseline [n]."""
         earlier = self._settings.baseline == "earlier" and self._count > 0
         baseline = self._sum / self._count if earlier else float(signals.mean())
         self._sum, self._count = self._sum + float(signals.sum()), self._count + len(signals)
@@ -246,11 +245,11 @@ class Proximal(Epochs):
 
 
 def use(trial: Trial, decode: Callable[[], object], sample: Callable[[], object]) -> None:
-    """Use the saved policy with which a trial begins, if any: evaluate its likeliest placement
+    """Use the saved policy that a trial begins with, if any: evaluate its likeliest placement
     (``decode``), so that no training after it ends with a worse one.
 
-    Without training batches of samples follow, each by a call of ``sample``, until the budget is
-    spent or PATIENCE in a row bring no other placement. Raises SpentError.
+    Without training, batches of samples follow, each by a call of ``sample``, until the budget is
+    spent or PATIENCE batches in a row bring no new placement. Raises SpentError.
     """
     if trial.learning.policy is None:
         return

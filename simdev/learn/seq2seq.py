@@ -1,9 +1,9 @@
 """Networks that place groups one after another: an LSTM reads a row for each group, another with
-attention places them, stage by stage; and the learners whose policy is such a network.
+attention places the groups, stage by stage; and the learners whose policy is such a network.
 
 The network is ColocRL's (Mirhoseini and others, ICML 2017, section 3.2), and also the placer of HDP
-(Mirhoseini and others, ICLR 2018). Shapes: m sequences of G rows are read, k placements are made of
-each; D devices, H numbers in a state.
+(Mirhoseini and others, ICLR 2018). Shapes: m sequences of G rows are read, and k placements are
+made of each; D devices, H numbers in a state.
 
 ``simdev.search`` finds ``colocrl`` and ``spotlight`` by their rows in ``methods``; ``hdp`` uses the
 network.
@@ -29,13 +29,13 @@ from .rules import ByStage, Reinforce
 from .settings import ColocRLSettings, PlacerSettings, SpotlightSettings
 from .training import keep, train
 
-# How a stage of the decoder looks at what the encoder has read of all groups.
+# Attention of a stage of the decoder to the encoder's outputs of all groups.
 
-CHUNK = 1 << 24  # the most numbers of an additive attention that are kept at a time
+CHUNK = 1 << 24  # the most numbers of an additive attention that are held at a time
 
 
 class Dot(nn.Module):
-    """Scores are products of the decoder's state and what the encoder read (Luong, Pham, Manning,
+    """Scores are products of the decoder's state and the encoder's outputs (Luong, Pham, Manning,
     EMNLP 2015, section 3.1, "dot"), over the root of their length.
     """
 
@@ -44,7 +44,7 @@ class Dot(nn.Module):
         self._scale = 1.0 / sqrt(hidden)
 
     def keys(self, memory: Tensor) -> Tensor:
-        """The keys [..., G, H] with which states are compared, of the encoder's outputs [..., G,
+        """The keys [..., G, H] that states are compared with, from the encoder's outputs [..., G,
         H].
         """
         return memory * self._scale
@@ -64,7 +64,7 @@ class Additive(nn.Module):
         self.score = nn.Linear(hidden, 1, bias=False)
 
     def keys(self, memory: Tensor) -> Tensor:
-        """The keys [..., G, H] with which states are compared, of the encoder's outputs [..., G,
+        """The keys [..., G, H] that states are compared with, from the encoder's outputs [..., G,
         H].
         """
         keys: Tensor = self.memory(memory)
@@ -74,7 +74,7 @@ class Additive(nn.Module):
         """Scores [..., n, G] of states [..., n, H]."""
         parts = states.split(max(CHUNK // keys.numel(), 1), -2)
         if torch.is_grad_enabled() and len(parts) > 1:
-            # What is within the tanh is computed again for the gradient: it would take gigabytes.
+            # The tanh is computed again for the gradient, since to keep it would take gigabytes.
             scores = [checkpoint(self._scores, part, keys, use_reentrant=False) for part in parts]
         else:
             scores = [self._scores(part, keys) for part in parts]
@@ -97,8 +97,8 @@ class Lstm(nn.LSTM):
     """A layer that reads rows [stages, n, inputs]; gates in the order of ``nn.LSTM``.
 
     With ``biases`` every gate has its own. Without, one trained number is added to all forget gates
-    of all directions, as in HDP's released code. ``both_ways``: another layer of as many hidden
-    numbers reads the rows from the last to the first, and its outputs are appended.
+    of all directions, as in HDP's released code. ``both_ways``: another layer of the same size
+    reads the rows from the last to the first, and its outputs are appended.
     """
 
     def __init__(
@@ -109,7 +109,7 @@ class Lstm(nn.LSTM):
             self.forget = nn.Parameter(torch.zeros(()))
 
     def begin(self, forget: float) -> None:
-        """Give forget gates their first bias; nothing else changes."""
+        """Set the first bias of the forget gates; nothing else changes."""
         size = self.hidden_size
         with torch.no_grad():
             for name, parameter in self.named_parameters():
@@ -126,7 +126,7 @@ class Lstm(nn.LSTM):
         return self._shared()
 
     def _shared(self) -> Tensor:
-        """The biases that a single number makes [4 H]."""
+        """The biases of all gates from the single number of the forget gates [4 H]."""
         gates = self.forget.new_zeros(4)
         gates = torch.cat([gates[:1], self.forget.reshape(1), gates[2:]])
         return gates.repeat_interleave(self.hidden_size)
@@ -156,7 +156,7 @@ class Lstm(nn.LSTM):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Memory:
-    """The encoder's reading of m sequences: its outputs [m, G, H], its last hidden and cell states
+    """The encoder's result for m sequences: its outputs [m, G, H], its last hidden and cell states
     [m, H].
     """
 
@@ -165,17 +165,17 @@ class Memory:
     cell: Tensor
 
     def of(self, sequences: Tensor) -> Memory:
-        """The memory of some sequences, by their numbers; one may come several times."""
+        """The memory of some sequences, by their numbers; a sequence may occur several times."""
         return Memory(self.outputs[sequences], self.hidden[sequences], self.cell[sequences])
 
 
 class Placer(nn.Module):
-    """The decoder begins with the encoder's last state and has a stage for each row; its input is
-    the embedding of the device just chosen, its output a linear function of its state and of what
-    attention reads of the encoder's outputs.
+    """A decoder that begins with the encoder's last state and has a stage for each row. Its input
+    is the embedding of the device just chosen, its output a linear function of its state and of the
+    encoder's outputs that attention reads.
 
-    ``biases``: all gates and the output have biases; without, only forget gates have one number
-    together. ``both_ways``: half of the encoder's state reads from the last group to the first.
+    ``biases``: all gates and the output have biases; without, all forget gates share one number.
+    ``both_ways``: half of the encoder's state reads from the last group to the first.
     """
 
     def __init__(
@@ -190,7 +190,7 @@ class Placer(nn.Module):
         hidden, aligned = settings.hidden, settings.aligned
         self.settings, self.devices = settings, devices
         self.encoder = Lstm(width, hidden // 2 if both_ways else hidden, biases, both_ways)
-        # The last embedding: nothing is chosen yet.
+        # The last embedding is the input of the first stage: nothing is chosen yet.
         self.device = nn.Embedding(devices + 1, settings.embedding)
         self.decoder = Lstm(settings.embedding, hidden, biases)
         self.attention = ATTENTIONS[settings.attention](hidden)
@@ -205,8 +205,8 @@ class Placer(nn.Module):
         return Memory(outputs.transpose(0, 1), hidden, cell)
 
     def logits(self, memory: Memory, devices: Tensor) -> Tensor:
-        """Logits [m, k, G, D] of each stage, where ``devices`` [m, k, G] tells what those before
-        it chose: all stages at once.
+        """Logits [m, k, G, D] of all stages at once, given the devices [m, k, G] that
+        were chosen.
         """
         sequences, count, stages = devices.shape
         turns = devices.reshape(-1, stages).T  # [G, m k]
@@ -218,22 +218,22 @@ class Placer(nn.Module):
         scores = scores.view(sequences, stages, count, stages)
         if self.aligned is not None:
             scores.diagonal(dim1=1, dim2=3).add_(self.aligned)
-        # The softmax over groups comes last: D numbers a group are fewer than H.
+        # Outputs are mapped to D numbers per group before attention sums them: D is less than H.
         read = scores.softmax(-1).flatten(1, 2) @ self.from_context(memory.outputs)
         logits = self.from_state(states) + read.view(sequences, stages, count, -1)
         return self._bounded(logits).transpose(1, 2)
 
     def walk(self, memory: Memory, count: int, choose: Callable[[int, Tensor], Tensor]) -> Tensor:
-        """Devices [m, k, G], a stage after the other: ``choose`` maps the number of the stage and
-        its logits [m k, D] to devices [m k].
+        """Devices [m, k, G], stage after stage: ``choose`` maps the number of the stage and its
+        logits [m k, D] to devices [m k].
 
-        This is ``logits`` written out by stages, for there are hundreds of them and all are small:
-        what does not depend on the choices is computed before.
+        This is ``logits`` written out by stages, since there are hundreds of small stages:
+        everything that does not depend on the choices is computed before.
         """
         sequences, stages, _ = memory.outputs.shape
         state, cell = (part[0].clone() for part in _begin(memory, count))
         weight, turn = self.decoder.get_parameter, self.decoder.get_parameter("weight_hh_l0").T
-        # What the gates add up for each device just chosen [D + 1, 4 H].
+        # The input part of the gates for each device just chosen [D + 1, 4 H].
         inputs = self.device.weight @ weight("weight_ih_l0").T + self.decoder.gate_biases
         keys, values = self.attention.keys(memory.outputs), self.from_context(memory.outputs)
         aligned = 0.0 if self.aligned is None else self.aligned
@@ -263,7 +263,7 @@ def _begin(memory: Memory, count: int) -> tuple[Tensor, Tensor]:
 
 
 def begin(module: nn.Module, forget: float, generator: torch.Generator) -> None:
-    """First weights by Glorot and Bengio (2010), biases 0 but for those of forget gates."""
+    """First weights by Glorot and Bengio (2010), biases 0 except for those of forget gates."""
     for parameter in module.parameters():
         if parameter.dim() > 1:
             nn.init.xavier_uniform_(parameter, generator=generator)
@@ -279,7 +279,7 @@ class Inputs:
     """The rows that the encoder reads, one for each stage (G stages, one for each group).
 
     ``stages`` [G] are the groups in the order in which they are placed; ``kinds`` [G, K] the shares
-    of their ops, ``rest`` [G, R] all that needs no embedding.
+    of kinds among their ops, ``rest`` [G, R] the columns that need no embedding.
     """
 
     stages: Ints
@@ -291,8 +291,8 @@ def inputs_of(groups: Nodes) -> Inputs:
     """ColocRL's description of groups (ICML 2017, section 3.2; recalled, not verified): kinds of
     ops, output shapes, and which other groups are adjacent, as 0 or 1 in the order of the stages.
 
-    Ours: of a group, the mean over its ops' kinds; the logarithms of its summed extents and of its
-    output bytes (graphs may say no shapes), divided by their maxima.
+    Ours: a group has the mean of its ops' kinds; the logarithms of its summed extents and of its
+    output bytes (shapes may be missing) are divided by their maxima.
     """
     stages = np.argsort(groups.order).astype(np.int64)
     kinds = groups.kind / np.maximum(groups.kind.sum(axis=1, keepdims=True), 1.0)
@@ -328,7 +328,7 @@ class Seq2Seq(Policy):
         return torch.cat([self.kind(self.kinds), self.rest], 1).unsqueeze(0)
 
     def forward(self, placements: Tensor) -> Tensor:
-        """Log-probabilities [n, G, D], with the devices before known."""
+        """Log-probabilities [n, G, D], each given the devices chosen before."""
         memory = self.placer.read(self.rows())
         logits = self.placer.logits(memory, placements[None, :, self.stages])[0]
         by_group = logits[:, self.stages.argsort()]
@@ -346,12 +346,12 @@ class Seq2Seq(Policy):
         return self._walk(1, lambda stage, logits: likeliest(self._masked(stage, logits)))[0]
 
     def _masked(self, stage: int, logits: Tensor) -> Tensor:
-        """Logits [n, D] of a stage, low where its group may not run."""
+        """Logits [n, D] of a stage, BARRED where its group may not run."""
         allowed = self.allowed.index_select(0, self.stages[stage : stage + 1])
         return logits.masked_fill(~allowed, BARRED)
 
     def _walk(self, count: int, choose: Callable[[int, Tensor], Tensor]) -> Tensor:
-        """Placements [n, G] of a number of walks."""
+        """``count`` placements [n, G]."""
         devices = self.placer.walk(self.placer.read(self.rows()), count, choose)[0]
         return devices[:, self.stages.argsort()]
 
@@ -369,7 +369,8 @@ def _policy_of(method: str, trial: Trial) -> Seq2Seq:
 
 
 def colocrl(trial: Trial) -> None:
-    """ColocRL (ICML 2017): a network places the groups after each other and learns from the steps.
+    """ColocRL (ICML 2017): a network places the groups one after another and learns from the step
+    times.
 
     As in the paper its policy can place no other graph. Raises SpentError.
     """
@@ -382,10 +383,9 @@ def spotlight(trial: Trial) -> None:
     """Spotlight (ICML 2018): a network like ColocRL's, learning by proximal policy optimisation
     with a ratio for each group.
 
-    A stage places the next group in topological order; what it knows of the groups before is what
-    the decoder's LSTM keeps of their devices. A placement that does not fit counts as slower by its
-    relative excess (ours): the policy learns from every sample, and from how far it is from
-    fitting. Raises SpentError.
+    A stage places the next group in topological order; the decoder's LSTM remembers the devices of
+    the groups before. A placement that does not fit counts as slower by its relative excess (ours):
+    the policy learns from every sample, and from how far it is from fitting. Raises SpentError.
     """
     settings: SpotlightSettings = trial.learning.settings
     policy = _policy_of("spotlight", trial)

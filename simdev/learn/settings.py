@@ -1,11 +1,11 @@
-"""The settings of the learners that need PyTorch, and where each value is from. They are read where
-PyTorch is missing too.
+"""The settings of the learners that need PyTorch, and the source of each value. This module itself
+does without PyTorch.
 
-A value marked "recalled" is from memory of a paper whose own text could not be read beyond its
+A value marked "recalled" is from memory of a paper whose text could not be read beyond its
 beginning, and not verified. A value marked "ours" is not in the papers, or theirs would take hours.
 
-``simdev.search.learners`` checks what a caller gives against them, and the site's table of learners
-is made of these docstrings: a new field needs its bullet.
+``simdev.search.learners`` checks a caller's settings against these classes, and the site's table of
+learners is made of these docstrings: a new field needs its bullet.
 """
 
 from __future__ import annotations
@@ -18,24 +18,23 @@ from ..search.learners import bounded
 
 @dataclass(frozen=True, slots=True)
 class PlacerSettings:
-    """The settings that learners share whose policy is a ``Placer`` (seq2seq.py).
+    """The common settings of learners whose policy is a ``Placer`` (seq2seq.py).
 
-    A learner's own class adds its fields, and says of all where they are from.
+    The class of a learner adds its fields, and gives the source of all.
 
-    - ``hidden``: numbers in the states of the LSTMs. ``embedding``: numbers that encode a kind
-      and for a device.
-    - ``attention``: "dot" or "additive". ``aligned``: what a stage's score of its own group begins
-      with, beyond those of the others. ``forget``: what the biases of all forget gates begin with
-      (both are trained; ours).
+    - ``hidden``: numbers in the states of the LSTMs. ``embedding``: numbers in the vector of a kind
+      of op, and of a device.
+    - ``attention``: "dot" or "additive". ``aligned``: the first value added to a stage's score of
+      its own group. ``forget``: the first bias of all forget gates (both are trained; ours).
     - ``bound``, ``temperature``: logits are bound x tanh(l / temperature).
-    - ``samples``: placements an update. ``controllers``: into how many parts these are divided:
-      each part is sampled and differentiated by itself, so the answer depends on their number but
-      not on that of the processes.
+    - ``samples``: placements per update. ``controllers``: the number of parts that these are
+      divided into: each part is sampled and differentiated by itself, so the answer depends on this
+      number but not on the number of processes.
     - ``rate``: of Adam.
-    - ``differing``: a warm start is imitated until a sample is expected to differ from it in so
-      many groups. ``decodes``: the likeliest placement is evaluated every so many updates.
-    - ``device``: where samples are drawn and differentiated: "cpu", or a GPU by "cuda" (ours).
-      Adam, imitation and decoding are the CPU's.
+    - ``differing``: a warm start is imitated until a sample is expected to differ from it in this
+      many groups. ``decodes``: updates between two evaluations of the likeliest placement.
+    - ``device``: where samples are drawn and differentiated: "cpu", or "cuda" for a GPU (ours).
+      Adam, imitation and decoding run on the CPU.
     """
 
     hidden: int = 64
@@ -43,7 +42,7 @@ class PlacerSettings:
     attention: Literal["dot", "additive"] = "dot"
     aligned: float = bounded(8.0, least=0)
     forget: float = bounded(-1.0, least=-10)
-    bound: float = bounded(5.0, most=1e6)  # far within what bars a device (policy.py)
+    bound: float = bounded(5.0, most=1e6)  # far below BARRED (policy.py)
     temperature: float = 1.0
     samples: int = 10
     controllers: int = 1
@@ -53,35 +52,36 @@ class PlacerSettings:
     device: Literal["cpu", "cuda"] = "cpu"
 
 
-# ColocRL. What is marked "recalled" is of its sections 3 and 4.
+# ColocRL. Values marked "recalled" are from its sections 3 and 4.
 
 
 @dataclass(frozen=True, slots=True)
 class ColocRLSettings(PlacerSettings):
-    """By default sizes with which 5,000 evaluations of 500 groups take some minutes on one core.
+    """Settings of ColocRL; the defaults take some minutes on a core for 5,000 evaluations of 500
+    groups.
 
     - ``hidden``: numbers in the state of each LSTM (section 4; recalled: 512).
-    - ``embedding``: numbers that encode a kind of op and for a device (section 3.2 says that
+    - ``embedding``: numbers in the vector of a kind of op, and of a device (section 3.2 says that
       they are trained; their size is ours).
-    - ``attention``: "additive" (section 3.2, after Bahdanau) costs G x G x ``hidden`` tanh a
+    - ``attention``: "additive" (section 3.2, after Bahdanau) costs G x G x ``hidden`` tanh per
       placement; "dot", which costs less, is ours.
-    - ``aligned``: what a stage's score of its own group begins with (ours; 0: the network has to
-      learn which stage belongs to which group). ``forget``: the first biases of forget gates
+    - ``aligned``: the first value added to a stage's score of its own group (ours; 0: the network
+      has to learn which stage belongs to which group). ``forget``: the first biases of forget gates
       (ours).
-    - ``bound``, ``temperature``: logits are bound x tanh(l / temperature) (section 4; recalled as
-      there, without their values; ours).
-    - ``samples``: placements an update (section 3.1; ours). ``controllers``: into how many parts
-      these are divided, for as many processes (section 3.4: some, asynchronous; here they wait for
-      each other, so that the same seed gives the same answer; ours).
+    - ``bound``, ``temperature``: logits are bound x tanh(l / temperature) (section 4, recalled; the
+      values are ours).
+    - ``samples``: placements per update (section 3.1; ours). ``controllers``: the number of parts
+      that these are divided into, for as many processes (section 3.4: some, asynchronous; here they
+      wait for each other, so that the same seed gives the same answer; ours).
     - ``rate``: of Adam (section 4; recalled). ``clip``: the norm at which gradients are clipped
       (recalled: 1).
     - ``decay``: of the moving average that is the baseline (section 3.1; its value is ours).
     - ``entropy``: weight of the mean entropy of a stage at the beginning, in units of the
       advantages' root mean square; falls to 0 by the end of the budget (ours; the paper has none).
-    - ``failing_updates``: after so many updates only placements that succeed train (section 3.1;
+    - ``failing_updates``: after this many updates only placements that succeed train (section 3.1;
       recalled: 5,000).
     - ``differing``: groups in which a sample may differ from a warm start that was imitated (ours).
-    - ``decodes``: the likeliest placement is evaluated every so many updates (ours).
+    - ``decodes``: updates between two evaluations of the likeliest placement (ours).
     """
 
     clip: float = 1.0
@@ -91,7 +91,7 @@ class ColocRLSettings(PlacerSettings):
 
     @classmethod
     def published(cls) -> Self:
-        """The paper's, as far as they are known."""
+        """The paper's values, where they are known."""
         return cls(
             hidden=512,
             attention="additive",
@@ -102,30 +102,31 @@ class ColocRLSettings(PlacerSettings):
         )
 
 
-# Spotlight. No public text tells the paper's network or its numbers: all values are ours. Known are
+# Spotlight. No public text has the paper's network or its numbers: all values are ours. Known are
 # the process (a stage for each group, its state the placements of the groups before, one reward
 # after the last) and the rule (PPO by stage).
 
 
 @dataclass(frozen=True, slots=True)
 class SpotlightSettings(PlacerSettings):
-    """By default sizes with which 5,000 evaluations of 500 groups take some minutes on one core.
+    """Settings of Spotlight; the defaults take some minutes on a core for 5,000 evaluations of 500
+    groups.
 
-    Of the network, which is like ColocRL's (recalled):
+    The network, which is like ColocRL's (recalled):
 
-    - ``hidden``: numbers in the state of each LSTM. ``embedding``: numbers that encode a kind of
-      op and for a device.
-    - ``attention``: "additive" as in ColocRL's, or "dot", which costs less.
-    - ``aligned``: what a stage's score of its own group begins with. ``forget``: the first biases
-      of forget gates.
+    - ``hidden``: numbers in the state of each LSTM. ``embedding``: numbers in the vector of a kind
+      of op, and of a device.
+    - ``attention``: "additive" as in ColocRL, or "dot", which costs less.
+    - ``aligned``: the first value added to a stage's score of its own group. ``forget``: the first
+      biases of forget gates.
     - ``bound``, ``temperature``: logits are bound x tanh(l / temperature).
 
-    Of learning:
+    Learning:
 
-    - ``samples``: placements in a batch. ``controllers``: into how many parts a batch is divided,
-      for as many processes.
-    - ``epochs``: updates with one batch. ``clip``: how far a stage's ratio may move from 1 where
-      that gains. ``divergence``: weight of the KL divergence from the policy that sampled, added to
+    - ``samples``: placements in a batch. ``controllers``: the number of parts that a batch is
+      divided into, for as many processes.
+    - ``epochs``: updates with one batch. ``clip``: a stage's ratio gains nothing further than this
+      from 1. ``divergence``: weight of the KL divergence from the policy that sampled, added to
       the clipping.
     - ``entropy``: weight of the mean entropy of a stage beside the surrogate at the beginning;
       falls to 0 by the end of the budget.
@@ -133,7 +134,7 @@ class SpotlightSettings(PlacerSettings):
       are divided by the standard deviation of the batch's signals.
     - ``rate``: of Adam. ``norm``: the norm at which gradients are clipped.
     - ``differing``: groups in which a sample may differ from a warm start that was imitated.
-    - ``decodes``: the likeliest placement is evaluated every so many batches.
+    - ``decodes``: batches between two evaluations of the likeliest placement.
     """
 
     epochs: int = 2
@@ -147,8 +148,8 @@ class SpotlightSettings(PlacerSettings):
 
     @classmethod
     def published(cls) -> Self:
-        """The paper's, as far as they are known: a network like ColocRL's (recalled, not verified),
-        with its sizes. The rest stays ours.
+        """The paper's values, where they are known: a network like ColocRL's (recalled, not
+        verified), with its sizes. All others stay ours.
         """
         return cls(hidden=512, attention="additive", aligned=0.0)
 
@@ -160,10 +161,10 @@ class SpotlightSettings(PlacerSettings):
 # - After step 500 old placements are replayed, not sampled: here all are sampled.
 # - The update samples anew, and the placer then reads zeros: its gradient is not that of the
 #   placement that was measured. Here it is.
-# - Of the ops that an op reads, all but the last are forgotten: here all are neighbours.
-# - The decoder reads what attention compares, the encoder's states through its matrix: here it
-#   reads the states (as Bahdanau, Cho and Bengio, ICLR 2015, have it).
-# - The paper says nothing of noise on logits until step 750 and of a rate that falls from step 400.
+# - It forgets all ops that an op reads but the last: here all are neighbours.
+# - The decoder reads the keys of attention (the encoder's states through its matrix): here it
+#   reads the states, as in Bahdanau, Cho and Bengio (ICLR 2015).
+# - Noise on logits until step 750, and a rate that falls from step 400: the paper mentions neither.
 #
 # The sign is easily misread: the code multiplies signal - baseline by the negative log-probability,
 # and minimises minus that, which is right.
@@ -171,37 +172,37 @@ class SpotlightSettings(PlacerSettings):
 
 @dataclass(frozen=True, slots=True)
 class HDPSettings(PlacerSettings):
-    """By default sizes with which 5,000 evaluations of 500 ops take some minutes on one core.
+    """Settings of HDP; the defaults take some minutes on a core for 5,000 evaluations of 500 ops.
 
-    - ``groups``: at most so many (paper: 256; ours).
+    - ``groups``: at most this many (paper: 256; ours).
     - ``grouping``: numbers between the matrices of the grouper (code: 64). ``grouper_temperature``:
-      its logits are divided by it, so that groups change more slowly than their devices (ours; 1:
-      not).
-    - ``homing``: what an op's score of the group where it begins has beyond those of all others
-      (ours; 0: none). Groups begin as bands in topological order; where a warm start is imitated,
-      as bands of the ops of each device.
+      a divisor of the grouper's logits, so that groups change more slowly than their devices (ours;
+      1: not).
+    - ``homing``: the first value added to an op's score of the group where it begins (ours; 0:
+      none). Groups begin as bands in topological order; where a warm start is imitated, as bands of
+      the ops of each device.
     - ``rows``: "raw" describes ops by plain numbers (code), "scaled" by numbers up to 1 (ours).
     - ``hidden``: numbers in the placer's states, an even number (code: 512; ours). ``embedding``:
-      numbers that encode a device (code: 512; ours).
-    - ``attention``: "additive" (paper) or "dot", which costs less (ours). ``aligned``: what a
-      stage's score of its own group begins with (ours; 0: none). ``forget``: the first bias that
-      all forget gates share (code: 1; ours).
+      numbers in the vector of a device (code: 512; ours).
+    - ``attention``: "additive" (paper) or "dot", which costs less (ours). ``aligned``: the first
+      value added to a stage's score of its own group (ours; 0: none). ``forget``: the first bias
+      that all forget gates share (code: 1; ours).
     - ``bound``, ``temperature``: logits are bound x tanh(l / temperature) (paper: 5, 10; ours).
-    - ``samples``: placements an update (paper: 4; ours). ``placements``: so many of them have the
-      same grouping (paper: 4; ours). ``controllers``: into how many parts these are divided, for as
-      many processes (ours).
+    - ``samples``: placements per update (paper: 4; ours). ``placements``: the number of samples
+      that share a grouping (paper: 4; ours). ``controllers``: the number of parts that the samples
+      are divided into, for as many processes (ours).
     - ``rate``: of Adam (paper: 0.1; ours). ``clip``: the norm at which gradients are clipped
       (paper: 1).
-    - ``decay``: of the moving average that is the baseline (code: 0.9). ``baseline``: what it
-      begins with: a "failing" signal (code), or the "mean" of the first batch (ours: it would fall
-      for 60 updates until it is near).
-    - ``failing_updates``: after so many updates only placements that succeed train (code: 1,000;
+    - ``decay``: of the moving average that is the baseline (code: 0.9). ``baseline``: its first
+      value: a "failing" signal (code), or the "mean" of the first batch (ours: else it would take
+      60 updates to fall near the mean).
+    - ``failing_updates``: after this many updates only placements that succeed train (code: 1,000;
       ours).
     - ``entropy``: weight of the mean entropy of an op's group plus that of a group's device at the
       beginning, in units of the advantages' root mean square; falls to 0 by the end of the budget
       (ours; the paper has none).
     - ``differing``: ops in which a sample may differ from a warm start that was imitated (ours).
-    - ``decodes``: the likeliest placement is evaluated every so many updates (ours).
+    - ``decodes``: updates between two evaluations of the likeliest placement (ours).
     """
 
     groups: int = 64
@@ -219,7 +220,7 @@ class HDPSettings(PlacerSettings):
 
     @classmethod
     def published(cls) -> Self:
-        """The paper's, and the code's where the paper says nothing."""
+        """The paper's values, and the code's where the paper has none."""
         return cls(
             groups=256,
             grouper_temperature=1.0,
@@ -246,44 +247,45 @@ class HDPSettings(PlacerSettings):
 
 @dataclass(frozen=True, slots=True)
 class PlacetoSettings:
-    """By default sizes with which 5,000 evaluations of 500 groups take some minutes on one core.
+    """Settings of Placeto; the defaults take some minutes on a core for 5,000 evaluations of 500
+    groups.
 
     Episodes:
 
-    - ``start``: where an episode begins (code): on the "best" placement so far, on the "first"
-      devices, on "random" ones; "single" is the best start of local search (ours).
-    - ``practice``: where it begins in a training on several graphs (ours: where a new graph would).
+    - ``start``: the placement where an episode begins (code): the "best" so far, the "first"
+      devices, or "random" devices; "single" is the best start of local search (ours).
+    - ``practice``: ``start`` in a training on several graphs (ours: as on a new graph).
     - ``undo``: whether, after the visits of each message passing, the episode goes back to the best
       placement among them (ours: of a hundred moves most lose, and a search of minutes cannot learn
-      to make none of these). A visit that is taken back gained nothing.
-    - ``passes``: how often an episode visits every group (summary: n; code: 1).
-    - ``episodes``: how many are sampled from the same weights (code: 4 to 8 workers; here one after
-      the other).
-    - ``refresh``: for how many visits a message passing serves (ours; the paper's is 1): their
-      devices are drawn at once, and each is evaluated in turn.
-    - ``every``: after how many visits of a message passing an episode that nothing is learned from
-      is evaluated (ours; the code's 1: without rewards to pay, evaluations tell no more than where
-      to go back to).
-    - ``starts``: whether groups know when they start (code; the paper's five features do without).
-    - ``decodes``: after so many updates an episode takes the likeliest devices (code).
+      to avoid them all). A visit that is taken back gains nothing.
+    - ``passes``: visits of an episode to every group (summary: n; code: 1).
+    - ``episodes``: episodes that are sampled from the same weights (code: 4 to 8 workers; here one
+      after the other).
+    - ``refresh``: visits per message passing (ours; paper: 1): their devices are drawn at once, and
+      each visit is evaluated in turn.
+    - ``every``: visits per evaluation in an episode without learning (ours; code: 1): without
+      rewards, an evaluation only finds the placement to go back to.
+    - ``starts``: whether the start times of groups are a feature (code; not among the paper's five
+      features).
+    - ``decodes``: updates between two episodes of the likeliest devices (code).
 
     Network:
 
-    - ``rounds``: of message passing (code: 8). ``hidden``: numbers that describe a group (0: as
-      many as it has features, as in the code).
+    - ``rounds``: of message passing (code: 8). ``hidden``: numbers in the state of a group (0: the
+      number of its features, as in the code).
     - ``pooling``: whether messages are added up ("sum", code) or averaged ("mean", ours: sums over
       hundreds of groups drown everything else).
-    - ``stay``: what the logit of the device of a group begins with (ours; trained).
+    - ``stay``: the first value added to the logit of a group's current device (ours; trained).
 
     Learning:
 
     - ``scale``: "log" takes the logarithm of step times (code, behind a flag), "linear" the times
       themselves, relative to the best single device (the paper has seconds).
-    - ``goal``: the return of a visit is what the step gained until the "end" of the episode, or
+    - ``goal``: the return of a visit is the gain of the step until the "end" of the episode, or
       until the "best" placement after it (both code). ``discount``: of gains at later visits
       (code: 1).
-    - ``penalty``: of a relative excess over memory of 1, in best single devices (code: 2 s for each
-      GB beyond 8 GB; ours).
+    - ``penalty``: of a relative excess over memory of 1, in steps of the best single device (code:
+      2 s for each GB beyond 8 GB; ours).
     - ``history``: episodes whose mean, visit by visit, is the baseline (code: 10).
     - ``relative``: whether advantages are divided by their root mean square, so that ``entropy``
       means the same where all moves gain much or little (ours).
@@ -291,9 +293,9 @@ class PlacetoSettings:
       down), linear in the budget used.
     - ``rate``, ``last_rate``: of Adam (code: 1e-3 to 1e-4), also linear. ``clip``: the norm at
       which gradients are clipped (code: 1.25).
-    - ``epochs``, ``ratio``, ``parts``: how often the episodes of an update are climbed, the bound
-      of the ratio of new to old chances (as in rules.py), and into how many steps each epoch
-      is divided (ours; with 1 epoch in 1 part this is REINFORCE, as in the paper).
+    - ``epochs``, ``ratio``, ``parts``: the epochs over the episodes of an update, the bound of the
+      ratio of new to old probabilities (as in rules.py), and the steps per epoch (ours; 1 epoch in
+      1 part is REINFORCE, as in the paper).
     - ``differing``: groups in which an episode may differ from a warm start that was imitated
       (ours).
     """
@@ -329,7 +331,7 @@ class PlacetoSettings:
 
     @classmethod
     def published(cls) -> Self:
-        """The paper's and its code's."""
+        """The values of the paper and its code."""
         return cls(
             practice="best",
             undo=False,
@@ -351,36 +353,38 @@ class PlacetoSettings:
         )
 
 
-# GDP. No size and no number of its training is known. What is marked "recalled" is of section 3.
+# GDP. No size and no number of its training is known. Values marked "recalled" are from section 3.
 
 
 @dataclass(frozen=True, slots=True)
 class GDPSettings:
-    """By default sizes with which 5,000 evaluations of 500 nodes take some minutes on one core.
+    """Settings of GDP; the defaults take some minutes on a core for 5,000 evaluations of 500
+    nodes.
 
     - ``width``: numbers in the vector of a node, a multiple of ``heads``. ``hops``: of the graph
-      encoder. ``layers``: of attention. ``heads``: of each of these.
-    - ``attention``: without, each layer of the placer is its two dense ones alone, as the paper
-      has it to show what attention adds.
-    - ``segment``: nodes that attend to each other. ``memory``: how many before them they also read.
+      encoder. ``layers``: of the placer. ``heads``: of attention in each layer.
+    - ``attention``: False leaves only the two dense layers of each layer of the placer, as in the
+      paper's ablation.
+    - ``segment``: nodes that attend to each other. ``memory``: nodes before them that they also
+      read.
     - ``superposition``: every dense layer of the placer is gated by a vector of the graph (section
       3.3).
-    - ``harmonics``: of a node's place in the graph, and of how dear the graph's transfers are, by
-      which it is described (``inputs_of``; ours).
-    - ``samples``: placements of a graph in a batch. ``controllers``: into how many parts these are
-      divided, for as many processes. ``graphs``: from how many graphs a policy learns at once,
-      where there are so many (``simdev train``).
-    - ``epochs``: updates with one batch. ``clip``: how far a node's ratio may move from 1 where
-      that gains. ``divergence``: weight of the KL divergence from the policy that sampled, a sum
-      over nodes: the larger, the smaller the steps (ours; what noise there is in the advantages of
-      some dozens of placements would else be taken for what makes them better).
+    - ``harmonics``: sines and cosines of a node's place in the graph, and of the share of transfers
+      in the graph's time, among its features (``inputs_of``; ours).
+    - ``samples``: placements of a graph in a batch. ``controllers``: the number of parts that these
+      are divided into, for as many processes. ``graphs``: the most graphs that a policy learns from
+      at once (``simdev train``).
+    - ``epochs``: updates with one batch. ``clip``: a node's ratio gains nothing further than this
+      from 1. ``divergence``: weight of the KL divergence from the policy that sampled, a sum
+      over nodes: the larger, the smaller the steps (ours; else the noise in the advantages of some
+      dozens of placements would be learned).
     - ``entropy``: weight of the mean entropy of a node beside the surrogate at the beginning; falls
       to 0 by the end of the budget (ours).
     - ``baseline``: "earlier", the mean of all rewards of the graph so far (recalled), or "batch",
-      that of the batch (ours).
+      the mean of the batch (ours).
     - ``rate``, ``norm``: Adam's rate, the norm at which gradients are clipped.
     - ``differing``: nodes in which a sample may differ from a warm start that was imitated.
-    - ``decodes``: the likeliest placement is evaluated every so many batches (while a policy is
+    - ``decodes``: batches between two evaluations of the likeliest placement (while a policy is
       still unsure of most nodes, it is far better than the samples).
     """
 
@@ -408,8 +412,8 @@ class GDPSettings:
 
     @classmethod
     def published(cls) -> Self:
-        """The paper's, as far as they are known: the rewards' baseline, nodes without their places,
-        and proximal updates by clipping alone (recalled). Its sizes are not known; how dear
-        transfers are is told, and a policy begins even, all the same (ours).
+        """The paper's values, where they are known: the rewards' baseline, nodes without their
+        places, and proximal updates by clipping alone (recalled). The sizes, the share of transfers
+        among the features, and the even distribution at the beginning stay ours.
         """
         return cls(baseline="earlier", harmonics=0, divergence=0.0, samples=10)

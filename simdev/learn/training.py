@@ -1,8 +1,8 @@
-"""The loop that trains a policy: sample, evaluate, follow the gradient of a rule; the controllers
-that sample and differentiate for it, perhaps in other processes; and the policy as it is kept.
+"""The loop that trains a policy (sample, evaluate, follow the gradient of a rule); the controllers
+that sample and differentiate for it, perhaps in other processes; and saving and restoring policies.
 
 The learners with a ``Policy`` call ``train``; ``pretraining`` trains several graphs at once without
-it. The budget and the best placement are kept by ``simdev.search.trial``.
+it. ``simdev.search.trial`` keeps the budget and the best placement.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ def train(
     updates. Begins with the use of a saved policy, its likeliest placement first, or with the
     imitation of the trial's warm start. Raises SpentError.
 
-    The learner's settings tell the ``samples`` of an update, ``controllers``, ``rate``, ``decodes``
-    and the rest (``PlacerSettings``). ``norm`` is the largest norm of the gradient of all weights;
-    ``overflow_fails`` tells whether a placement that does not fit fails (``rules.signal``).
+    The learner's settings have ``samples`` (of an update), ``controllers``, ``rate``, ``decodes``
+    and the others of ``PlacerSettings``. ``norm`` is the largest norm of the gradient of all
+    weights; ``overflow_fails``: a placement that does not fit fails (``rules.signals_of``).
     """
     with one_thread():
         use(
@@ -70,12 +70,12 @@ def _play(trial: Trial, policy: Policy) -> None:
 def imitate(
     budget: Budget, policy: Policy, placement: Ints, rate: float, few: float
 ) -> dict[str, float]:
-    """Raise the probability of a placement until a sample is expected to differ from it in ``few``
-    groups: how many ``updates`` that took, and in how many groups samples are expected to be
-    ``differing``.
+    """Raise the probability of a placement until a sample is expected to differ from it in at most
+    ``few`` groups. Returns the number of ``updates``, and the expected number of ``differing``
+    groups.
 
-    The latter is the sum over the stages of the chance of any other choice, given that the stages
-    before chose as the placement does, times the groups that it moves. Raises SpentError where the
+    The latter is the sum over the stages of the probability of any other choice, given that earlier
+    stages chose as in the placement, times the groups that it moves. Raises SpentError where the
     time is over.
     """
     adam = adam_of(policy, rate)
@@ -92,12 +92,12 @@ def imitate(
 
 def adam_of(module: nn.Module, rate: float) -> torch.optim.Adam:
     """An optimiser of all weights of a module."""
-    # One tensor after another: the compiled variants may add in another order.
+    # One tensor after another (no foreach): the fused variants may add in another order.
     return torch.optim.Adam(module.parameters(), lr=rate, foreach=False)
 
 
 def descend(module: nn.Module, adam: torch.optim.Adam, loss: Tensor, norm: float) -> None:
-    """One step of a module's weights down the gradient of a loss, which is clipped at a norm."""
+    """One step of a module's weights down the gradient of a loss, clipped at a norm."""
     adam.zero_grad()
     loss.backward()
     nn.utils.clip_grad_norm_(module.parameters(), norm)
@@ -120,7 +120,7 @@ class Loop:
         self._adam = adam_of(policy, self._settings.rate)
         self._reference, self._updates = reference_ps(trial), 0
         samples = self._settings.samples
-        # No share is without a sample: it would have no mean.
+        # Every share needs a sample: without one it would have no mean.
         shares = min(self._settings.controllers, samples)
         self._shares = np.array_split(np.arange(samples), shares)
 
@@ -139,8 +139,8 @@ class Loop:
             trial.score_once(self._policy.decode().numpy())
 
     def _follow(self, parts: Sequence[Ints], advantages: Floats) -> None:
-        """The epochs of the rule on a batch. What entropies weigh falls linearly to 0 by the end of
-        the budget (ours: a policy explores first, and is sure of what it learned in the end).
+        """The epochs of the rule on a batch. The weight of entropies falls linearly to 0 by the end
+        of the budget (ours: a policy first explores, and is certain in the end).
         """
         left = 1.0 - self._trial.budget.share
         old: Sequence[Weights | None] = [None] * len(parts)
@@ -166,13 +166,13 @@ Weights = NDArray[np.float32]
 
 
 class Controller:
-    """A policy and a rule, on a device. Its weights come with each call, so that any process may be
-    asked.
+    """A policy and a rule, on a device. The weights come with each call, so that any process may
+    run it.
     """
 
     def __init__(self, policy: Policy, rule: Rule, device: str = "cpu") -> None:
         self._policy, self._rule, self._device = policy, rule, device
-        self._copies: list[Policy] = []  # that no call uses
+        self._copies: list[Policy] = []  # copies that no call is using
 
     def sample(self, weights: Weights, uniforms: Floats) -> Ints:
         """Samples [n, S] at ``uniforms`` [n, S]."""
@@ -187,8 +187,8 @@ class Controller:
         advantages: Floats,
         left: float = 1.0,
     ) -> tuple[Weights, Weights]:
-        """The gradient of the loss by weight, and the log-probabilities [n, S] of what was chosen
-        when it was sampled: ``old``, or where that is None those of now. The rule sees entropies
+        """The gradient of the loss by weight, and the log-probabilities [n, S] of the choices when
+        they were sampled: ``old``, or the current ones where that is None. The rule sees entropies
         times ``left``.
         """
         with one_thread(), self._at(weights) as policy:
@@ -204,7 +204,7 @@ class Controller:
 
     @contextmanager
     def _at(self, weights: Weights) -> Iterator[Policy]:
-        """A copy of the policy with these weights: threads may ask for several at once."""
+        """A copy of the policy with these weights: threads may need several at once."""
         try:
             copied = self._copies.pop()
         except IndexError:
@@ -216,7 +216,7 @@ class Controller:
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Within it torch uses a single thread, so that sums are added in one order."""
+    """Let torch use a single thread, so that sums are added in one order."""
     threads = torch.get_num_threads()
     if threads != 1:
         torch.set_num_threads(1)
@@ -233,7 +233,7 @@ def weights_of(module: nn.Module) -> Weights:
 
 
 def set_weights(module: nn.Module, weights: Weights) -> None:
-    """Give a module the weights that ``weights_of`` told."""
+    """Set the weights of a module, flat as ``weights_of`` returns them."""
     with torch.no_grad():
         # Copies: how views of one vector lie in memory would change how sums are rounded.
         for parameter, part in _parts(module, weights):
@@ -241,13 +241,13 @@ def set_weights(module: nn.Module, weights: Weights) -> None:
 
 
 def set_gradient(module: nn.Module, gradient: Weights) -> None:
-    """Give a module the gradient that a controller told."""
+    """Set the gradient of a module, flat as a controller returns it."""
     for parameter, part in _parts(module, gradient):
         parameter.grad = part
 
 
 def _parts(module: nn.Module, flat: Weights) -> Iterator[tuple[nn.Parameter, Tensor]]:
-    """Each parameter of a module, and its part of all numbers."""
+    """Each parameter of a module, and its part of a flat array."""
     parameters = list(module.parameters())
     parts = torch.from_numpy(flat).split([parameter.numel() for parameter in parameters])
     for parameter, part in zip(parameters, parts, strict=True):
@@ -259,7 +259,7 @@ def _flat(tensors: Iterable[Tensor]) -> Weights:
 
 
 class Network(Protocol):
-    """A network that can be kept: weights by name, for a number of devices and of ``groups`` (0:
+    """A network that can be saved: weights by name, for a number of devices and of ``groups`` (0:
     for any number of groups).
     """
 
@@ -267,12 +267,12 @@ class Network(Protocol):
     groups: int
 
     def state_dict(self) -> Mapping[str, Tensor]:
-        """The weights, which are all that is kept."""
+        """The weights, and nothing else, to be saved."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Kept:
-    """A policy at work in a trial, as ``trial.policy`` keeps it. ``method`` is the learner's name;
+    """A policy at work in a trial (``trial.policy``). ``method`` is the learner's name;
     ``any_graph``: the policy can place other graphs too.
     """
 
@@ -296,9 +296,10 @@ class Kept:
 
 
 def keep(method: str, trial: Trial, policy: Network, any_graph: bool = False) -> None:
-    """Make a policy the trial's, with the weights of the saved one that it begins with, if any.
+    """Make a policy the trial's, and restore the weights of the saved policy that it begins with,
+    if any.
 
-    Raises InputError where these are of other sizes, or no finite numbers.
+    Raises InputError where these are of other sizes, or not finite.
     """
     if trial.learning.policy is not None:
         _restore(policy, trial.learning.policy)
@@ -322,11 +323,11 @@ def _restore(policy: Network, saved: SavedPolicy) -> None:
 
 
 def _numbers(name: str, weights: NDArray[Any]) -> NDArray[np.float32]:
-    """A copy of weights. Raises InputError where they are no finite numbers: nothing could be
-    sampled, and no gradient would lead out.
+    """A copy of weights as float32. Raises InputError where they are not finite: nothing could be
+    sampled, and no gradient would lead back.
     """
     if weights.dtype.kind in "fiub":
-        with np.errstate(over="ignore"):  # what is too large is infinite
+        with np.errstate(over="ignore"):  # overflow gives inf, which is refused below
             numbers: NDArray[np.float32] = weights.astype(np.float32)
         if np.isfinite(numbers).all():
             return numbers

@@ -1,11 +1,11 @@
-"""From a strategy to the one intermediate form, a task graph: passes that split, place, transfer,
-buffer and order, in the order of ``_lowered``.
+"""From a strategy to a task graph, the intermediate form of all simulations: passes that split,
+place, transfer, buffer and order, called by ``_lowered``.
 
-``execution`` lowers what it simulates, and the oracle what its kernels cannot say. A new pass is
-called in ``_lowered``; ``can_be_retimed`` (build.py), ``replicas_of`` (symmetry/quotient.py) and
-the oracle's ``_runs_once`` each list the strategies that they know, and have to refuse or know
-it. An order of queues is a case of ``apply_order``; with hosts it is one of ``turns.py``, too, and
-of the checker (``execution.check.hosts``).
+``execution`` lowers every scenario that it simulates, the oracle the strategies that its kernels do
+not cover. A new pass is called in ``_lowered``; ``can_be_retimed`` (build.py), ``replicas_of``
+(symmetry/quotient.py) and the oracle's ``_runs_once`` each list the strategies that they know, and
+must refuse or know the new one. An order of queues is a case of ``apply_order``; with hosts it is
+also a case in ``turns.py`` and in the checker (``execution.check.hosts``).
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ from .sync import credited, synchronised
 from .transfer import capacities
 from .turns import in_turns
 
-# The pass that makes a step's batch on a host: its inputs move to the loader's device, from which
-# transfers bring them to whoever reads them.
+# The pass that makes a step's batch on a host: inputs move to the loader's device, and transfers
+# bring them from there to their readers.
 
 
 def loaded(
@@ -46,9 +46,9 @@ def loaded(
 ) -> tuple[Prepared, list[int]]:
     """The prepared graph and its placement (device by op) with the inputs on the loader's device.
 
-    ``gates`` only wait for a synchronised weight: they are no batch, and stay with their workers.
-    Each input takes the share of the loader's time that its bytes have of the batch's. Raises
-    InputError where there is no such device, or no input to load.
+    ``gates`` are ops that only wait for a synchronised weight; they stay with their workers. The
+    loader's time is divided among the inputs in proportion to their bytes. Raises InputError where
+    the loader's device does not exist, or the graph has no input.
     """
     refuse(device_problems(prepared.cluster, "loader.device", loader.device))
     device = prepared.cluster.index[loader.device]
@@ -70,9 +70,9 @@ def loaded(
 def sent_once(
     across: Sequence[tuple[int, int]], graph: Graph, placement: Sequence[int]
 ) -> tuple[tuple[int, int], ...]:
-    """The edges to the next step (op, op that waits for it) where inputs are loaded: the next batch
-    waits for the first op of each device that reads this one, since later ones read its copy there.
-    Tasks that are no ops (averages of parameters) are waited for as they are.
+    """Reduce the edges to the next step (op, op that waits for it) where inputs are loaded: the
+    next batch waits only for the first op on each device that reads this batch, since later ops
+    read the copy there. Edges from tasks that are not ops (averages of parameters) are kept.
     """
     first: dict[tuple[int, int], int] = {}
     for op, waits in across:
@@ -107,7 +107,7 @@ def apply_order(
         case "priority":
             return _with_priorities(task_graph, order.priority, graph, consumers)
         case "program":
-            # Compute queues alone: what is sent stands in no program.
+            # Only for compute queues: transfers have no place in a program.
             held = _tasks_by_resource(task_graph)[: len(task_graph.devices)]
             return _with_sequences(task_graph, dict(enumerate(map(tuple, held))))
         case "fixed":
@@ -142,7 +142,7 @@ def _tasks_by_resource(task_graph: TaskGraph) -> list[list[int]]:
 
 
 def _named_sequences(task_graph: TaskGraph, sequence: Mapping[str, Sequence[str]]) -> Sequences:
-    """Rows of the resources named, each with the rows of its tasks."""
+    """The row of each named queue, with the rows of its tasks in the given sequence."""
     rows = {resource.name: row for row, resource in enumerate(task_graph.resources)}
     queues = Counter(resource.name for resource in task_graph.resources)
     held, names = _tasks_by_resource(task_graph), task_graph.tasks.name
@@ -190,7 +190,9 @@ def _with_sequences(task_graph: TaskGraph, sequences: Sequences) -> TaskGraph:
 
 
 def _require_one_policy(task_graph: TaskGraph, resources: Sequence[Resource]) -> None:
-    """All queues of one task have one policy: else no single key would order them."""
+    """Raise InputError unless all queues of each task have a sequence, or none: a task that waits
+    in queues of different policies would have no consistent order.
+    """
     problems: dict[tuple[str, str], str] = {}
     for task, held in enumerate(task_graph.tasks.resources.lists()):
         fixed = [resources[r].name for r in held if resources[r].policy == "fixed"]
@@ -260,10 +262,10 @@ def lower_step(
     repeated: bool = False,
     durations: Callable[[Prepared], Ints] | None = None,
 ) -> LoweredStep:
-    """One step of a strategy, with what it releases in the next one where ``repeated`` says so, and
-    under a synchronisation policy in any case.
+    """Lower a strategy to one step; with the edges to the next step where steps are ``repeated``,
+    and always under a synchronisation policy.
 
-    ``durations`` gives others for what the strategy makes of the graph (``Prepared.lasting``).
+    ``durations`` makes other durations for the graph after splitting (``Prepared.lasting``).
     Raises InputError, MissingCostError.
     """
     step = _lowered(prepared, strategy, repeated, durations)
@@ -273,9 +275,7 @@ def lower_step(
 
 
 def _stream_problems(prepared: Prepared, strategy: Strategy) -> Iterator[str]:
-    """The settings of a strategy that would run the ops of a stream in another order than that of
-    the program, which a stream has.
-    """
+    """Problems of settings that would run the ops of a stream in another order than the program."""
     if strategy.collectives.groups and isinstance(strategy.sync, Sync):
         yield "strategy.collectives.groups: a policy of synchronisation needs all ranks of a group"
     if not prepared.graph.streamed:

@@ -1,10 +1,10 @@
 """The pass that turns placed ops and their transfers into tasks, resources and buffers.
 
 ``lower_step`` and pipelines over graphs (stages.py) build every step here. The kernels of
-``oracle.placements`` (step.py: times, evaluator.py: memory) and ``oracle.splits`` give the same
-integers without a task graph: what a task, a transfer or a buffer is changes there, too. The end of
-this module gives a lowered step other times; a task with a time of its own must be known there, or
-be refused by ``can_be_retimed``.
+``oracle.placements`` (step.py: times, evaluator.py: memory) and ``oracle.splits`` compute the same
+integers without a task graph, so a change of tasks, transfers or buffers must be made there too.
+The end of this module gives a lowered step other times; a new kind of task with a duration must be
+handled there, or be refused by ``can_be_retimed``.
 """
 
 from __future__ import annotations
@@ -48,15 +48,16 @@ from .transfer import (
 )
 
 STATE_OF, GRADIENT_OF = "state of ", "gradient of "
-"""The beginning of the name of an optimizer's state, before that of its parameter."""
+"""Prefixes of the names of a parameter's buffers: its optimizer state, and its gradient."""
 
 
 class Built(NamedTuple):
     """The task graph of a placement, with fifo queues; its first tasks are the ops.
 
-    ``consumers`` are the ops that each transfer task serves, ``buffer_of`` the buffer of each
-    output (a view has that of its base, NONE: none), ``ends`` the last messages of each collective
-    that runs as its messages, ``streams`` pairs of a last task and the first op of each stream.
+    ``consumers`` are the ops that each transfer task serves; ``buffer_of`` is the buffer of each
+    output (a view has that of its base; NONE: it has no bytes); ``ends`` are the last messages of
+    each expanded collective, by its op; ``streams`` are pairs of a last task and the first op of a
+    stream.
     """
 
     task_graph: TaskGraph
@@ -82,7 +83,7 @@ def build(prepared: Prepared, placement: list[int]) -> Built:
 
 
 def _require_ranks(prepared: Prepared, placement: list[int]) -> None:
-    """Every input of a collective op lies on its rank."""
+    """Raise InputError unless every input of a collective op is on its rank."""
     graph, names = prepared.graph, [device.name for device in prepared.cluster.devices]
     homes = (
         (i, j, text, prepared.home(*graph.resolve(text), placement), rank)
@@ -100,8 +101,8 @@ class _Tasks:
     """The columns of a placement while they grow.
 
     ``expanded`` are the collectives whose messages are still to be written, in program order, with
-    who reads their outputs where these lie: (output, -1 for a control input; the readers).
-    ``arrivals`` are the tasks after which an output of an expanded one is there.
+    the readers of their outputs on the same device: pairs (output, or -1 for a control input;
+    readers). ``arrivals`` are the tasks after which an output of an expanded collective is there.
     """
 
     def __init__(self, prepared: Prepared, placement: Sequence[int]) -> None:
@@ -123,13 +124,13 @@ class _Tasks:
         self._by_consumer = prepared.cluster.transfer == "per-consumer"
 
     def add_ops(self) -> None:
-        """Every op, in rows as its position, with the edges that cross no device."""
+        """Write the task of every op, in the row of its position, and the edges within devices."""
         prepared, placement = self.prepared, self.placement
         readers = self._local_readers()
         rows = np.arange(len(placement))
         durations = prepared.duration_at(rows, np.array(placement, np.int64)).tolist()
         gaps = prepared.gap_ps.tolist()
-        # Ops are the first tasks, in file order: ids break ties, and others name an op by its row.
+        # Ops are the first tasks, in file order: ids break ties, and the row identifies the op.
         for i, op in enumerate(prepared.graph.ops):
             if i in self.rings:
                 self._add_collective(op, i, self.rings[i], readers)
@@ -148,7 +149,7 @@ class _Tasks:
             self._add_buffers(op, i, device, readers)
 
     def _streams(self, i: int) -> list[int]:
-        """The queues of an op's stream on all devices that run it, none without a stream."""
+        """The queues of an op's stream on all devices that run it; empty without a stream."""
         stream, queues = self.prepared.graph.ops[i].stream, self._stream_queues
         if stream is None:
             return []
@@ -160,11 +161,12 @@ class _Tasks:
         return [queues[device, stream] for device in devices]
 
     def chain_streams(self) -> Iterator[tuple[int, int]]:
-        """Let every op of a stream wait for the one before it in the program, whatever the policy
-        of queues; pairs of the last tasks and the first op of each stream.
+        """Let every op of a stream wait for the op before it in the program, under any policy of
+        queues; returns pairs of the last tasks and the first op of each stream.
 
-        A collective is in the streams of all of its ranks. That they have an order leaves nothing
-        to the policy of a stream's queue: so collectives can hold it beside queues of transfers.
+        A collective is in the streams of all of its ranks. Since these edges fix the order, the
+        policy of a stream's queue decides nothing, and a collective can hold it together with
+        queues of transfers.
         """
         first, last = dict[int, int](), dict[int, Sequence[int]]()
         for i in self.prepared.graph.streamed:
@@ -176,8 +178,8 @@ class _Tasks:
             yield from ((task, i) for task in last[queue])
 
     def _local_readers(self) -> dict[TensorOf, list[int]]:
-        """The readers of each tensor where it lies, as the memory model counts them; their edges
-        are added.
+        """The readers of each tensor on its device, or all of its readers where the memory model
+        counts them; edges to readers on the device are added.
         """
         prepared, placement = self.prepared, self.placement
         reads = prepared.reads
@@ -198,10 +200,10 @@ class _Tasks:
     def _add_collective(
         self, op: Op, i: int, ring: Ring, readers: Mapping[TensorOf, list[int]]
     ) -> None:
-        """The one task of a collective op, or that which starts its messages, and its outputs on
-        their ranks.
+        """Write the task of a collective op, which for an expanded one only starts its messages,
+        and its outputs on their ranks.
         """
-        # Flows and what runs as its messages hold no queue.
+        # Flows and expanded collectives hold no stream.
         streams = [] if ring.expanded or self.prepared.fabric.shares_rates else self._streams(i)
         self.columns.task(
             op.name,
@@ -225,15 +227,15 @@ class _Tasks:
         buffer(f"{STATE_OF}{op.name}", device, op.state_bytes, "optimizer state", PERSISTENT)
         space, needed = op.workspace_bytes, self.prepared.costed.updating.get(i)
         buffer(f"workspace of {op.name}", device, space, "workspace", i, requested=needed)
-        # What a parameter hands to its readers is counted above already.
+        # The output of a parameter is the parameter itself, which is counted above.
         if not (hands_out_parameters(op) and self.prepared.memory.model == "full"):
             self._add_outputs(op, i, (device,) * len(op.outputs), readers)
 
     def _add_outputs(
         self, op: Op, i: int, devices: Sequence[int], readers: Mapping[TensorOf, list[int]]
     ) -> None:
-        """The buffers of the outputs, by output on these devices; who reads a view reads the buffer
-        of its base.
+        """Write the buffers of the outputs; ``devices`` has the device of each. A reader of a view
+        reads the buffer of its base.
         """
         for output, tensor in enumerate(op.outputs):
             if tensor.view_of is None:
@@ -247,11 +249,11 @@ class _Tasks:
             if (i, output) in self.holders and (i, output) in readers:
                 self.columns.read(row, (self.holders[i, output],))
 
-    # What is sent
+    # Messages and transfers
 
     def expand_until(self, producer: int) -> None:
-        """Write the messages of the collectives up to this op (position); their readers wait until
-        their rank is done, their buffers live on.
+        """Write the messages of the expanded collectives up to this op (position); readers wait
+        until their rank is done, and the messages read the buffers until then.
         """
         while self.expanded and next(iter(self.expanded)) <= producer:
             position = next(iter(self.expanded))
@@ -283,13 +285,13 @@ class _Tasks:
                 columns.release(task, consumers)
 
     def add_transfer(self, transfer: Transfer) -> None:
-        """The tasks of one transfer, piece by piece and chunk by chunk, with the buffers that they
-        fill.
+        """Write the tasks of a transfer, piece by piece and chunk by chunk, and the buffers that
+        they fill.
         """
         columns, placement = self.columns, self.placement
         tensor = self._producer[transfer.tensor], self._output[transfer.tensor]
         if self.expanded:
-            # Ids follow the producers: the messages of a collective come before what reads it.
+            # Ids follow producers: the messages of a collective come before transfers of it.
             self.expand_until(tensor[0])
         label = self._label(transfer, *tensor)
         begins, arrives = self._add_hops(transfer, (*tensor, TRANSFER), label)
@@ -306,7 +308,7 @@ class _Tasks:
             columns.buffer(name, device, size, "received copies", arrives[0], readers)
 
     def _label(self, transfer: Transfer, producer: int, output: int) -> str:
-        """``op:output>device``, and ``/consumer`` where every consumer has a transfer to itself."""
+        """The name ``op:output>device``, with ``/consumer`` where each consumer has a transfer."""
         ops, consumer = self.prepared.graph.ops, ""
         names = ",".join([self._names[device] for device in transfer.destinations])
         if self._by_consumer:
@@ -316,8 +318,8 @@ class _Tasks:
     def _add_hops(
         self, transfer: Transfer, sent: tuple[int, int, str], label: str
     ) -> tuple[list[int], list[int]]:
-        """The tasks of a transfer, of which ``sent`` are op, output and kind. Returns those of the
-        first and of the last piece of its route.
+        """Write the tasks of a transfer; ``sent`` are their op, output and kind. Returns the tasks
+        of the first and of the last piece of its route.
         """
         first, fabric = self.columns.next_task, self.prepared.fabric
         ends = add_hops(self.columns, fabric, transfer.segments, transfer.chunks, sent, label)
@@ -332,8 +334,9 @@ class _Tasks:
         return replace(task_graph, sharing=self._sharing(task_graph.tasks), groups=groups)
 
     def _sharing(self, tasks: Tasks) -> tuple[Sharing, ...]:
-        """On which devices each task computes, and on which it is a collective (all ranks of an op,
-        two of a message), where these slow each other.
+        """The devices on which each task computes, and those on which it is part of a collective
+        (all ranks of an op, the two ends of a message), where computation and collectives slow each
+        other; else nothing.
         """
         slowdown = self.prepared.collectives.slowdown
         if slowdown == 1 or not self.rings:
@@ -346,15 +349,16 @@ class _Tasks:
         return (Sharing(slowdown, computing(tasks), Rows.of(devices)),)
 
 
-# A lowered step on machines that differ in their speeds alone: the very tasks, with other times.
-# Lowering a step of some thousands of ops takes longer than simulating it. Times alone are worked
-# out anew here, by what lowering itself asks (``Prepared.duration``, ``fabric.transfer_ps``).
+# A lowered step on machines that differ only in their speeds: the same tasks with other times.
+# Lowering a step of some thousands of ops takes longer than simulating it. So only times are
+# computed again, by the functions that lowering calls (``Prepared.duration``,
+# ``fabric.transfer_ps``).
 
 
 def can_be_retimed(prepared: Prepared, strategy: Strategy) -> bool:
     """Whether each task of a step is an op, its dispatch, or a piece of a transfer between two
-    devices, and none is there by any time: no split ops, synchronised gradients, loaders,
-    collectives, multicasts or tasks that slow each other. See ``hangs_on_op_times``, too.
+    devices, and the set of tasks depends on no time: no split ops, synchronised gradients, loaders,
+    collectives, multicasts or tasks that slow each other. See also ``hangs_on_op_times``.
     """
     cluster = prepared.cluster
     return not (
@@ -368,22 +372,22 @@ def can_be_retimed(prepared: Prepared, strategy: Strategy) -> bool:
 
 
 def hangs_on_op_times(strategy: Strategy) -> bool:
-    """Whether the stages of a pipeline are cut by the times of their ops: with others each op may
-    belong to another stage.
+    """Whether the stages of a pipeline are cut by the times of their ops, so that other times may
+    move ops to other stages.
     """
     return strategy.pipeline is not None and not strategy.pipeline.stages
 
 
 def retimed(step: LoweredStep, prepared: Prepared) -> LoweredStep:
-    """A step that ``can_be_retimed``, as ``prepared`` has its times: the graph on a cluster of the
-    very devices and links, whose bandwidths are all so many times higher; latencies and memories
-    are as they please, and so are op times, unless the step ``hangs_on_op_times``. Raises
+    """A step that ``can_be_retimed``, with the times of ``prepared``: the same graph on a cluster
+    of the same devices and links. All bandwidths must be higher by a single factor; latencies,
+    memories and op times are free (op times not where the step ``hangs_on_op_times``). Raises
     InputError.
     """
     tasks = step.task_graph.tasks
     duration, lag, gap = tasks.duration.copy(), tasks.lag.copy(), tasks.gap.copy()
     sends = step.task_graph.of_kind(TRANSFER)
-    # Of a microbatch, too, an op is named by its row in the graph.
+    # In every microbatch ``op`` is the op's row in the graph.
     runs = np.flatnonzero(~sends)
     duration[runs] = prepared.duration_at(tasks.op[runs], tasks.source[runs])
     moved = np.flatnonzero(sends)
@@ -395,8 +399,8 @@ def retimed(step: LoweredStep, prepared: Prepared) -> LoweredStep:
 
 
 def retimes_to_itself(step: LoweredStep, prepared: Prepared) -> bool:
-    """Whether a step that is ``retimed`` by what it was lowered from has its times again: a kind of
-    task that is lowered by another rule shows here, whatever ``can_be_retimed`` knows of it.
+    """Whether ``retimed`` gives a step its own times back, with the ``prepared`` that it was
+    lowered from. A check for kinds of tasks that ``can_be_retimed`` does not know.
     """
     before, after = step.task_graph.tasks, retimed(step, prepared).task_graph.tasks
     columns = ("duration", "lag", "gap")
@@ -404,7 +408,7 @@ def retimes_to_itself(step: LoweredStep, prepared: Prepared) -> bool:
 
 
 def _transfers(tasks: Tasks, rows: Ints, prepared: Prepared) -> tuple[Ints, Ints, Ints]:
-    """(duration, lag, gap) in ps of transfers, each over one piece of a route. Raises
+    """The columns (duration, lag, gap) in ps of transfers, each over a piece of a route. Raises
     InputError.
     """
     times: dict[tuple[int, int, int, int], tuple[int, int, int]] = {}
@@ -421,8 +425,8 @@ def _transfers(tasks: Tasks, rows: Ints, prepared: Prepared) -> tuple[Ints, Ints
 
 
 def _ways(tasks: Tasks, transfers: Ints) -> tuple[Ints, Ints, Ints]:
-    """By task the ends of the whole route that a transfer is on, and which of its pieces it takes,
-    from 0: a piece need not be the route that joins its own ends.
+    """For each transfer task, the source and destination of its whole route, and the number of its
+    piece on it, from 0: a piece may differ from the route between the ends of the piece.
     """
     source, destination = tasks.source.copy(), tasks.destination.copy()
     piece, sends = np.zeros(len(tasks), np.int64), np.zeros(len(tasks), np.bool_)

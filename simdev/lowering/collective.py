@@ -1,18 +1,18 @@
 """Collective ops: one op that several devices run together, over the links between them.
 
 An op of one of KINDS with the attribute ``ranks`` (device names) reads its inputs and leaves its
-outputs on its ranks. No compute queue is held. Costed by closed form or table it is one task that
-holds, for its whole length, every queue that one of its messages would hold: one communicator at a
-time, as NCCL. Expanded it is its messages, one task each, which contend with everything else.
+outputs on its ranks. It holds no compute queue. Costed by closed form or table it is a single task
+that holds, for its whole length, every queue that any of its messages would hold: one communicator
+at a time, as in NCCL. Expanded, each of its messages is a task, which contends with all others.
 
-With the attribute ``group`` its ranks are those of a larger process group that are simulated
-(``Collectives.groups``). It takes as long as among the whole group, and holds what the messages
-from and to its ranks cross: the other members do as these do. ``symmetry/quotient.py`` is the kin
-of this for replicas, whose collectives join all of them.
+With the attribute ``group`` its ranks are the simulated ones of a larger process group
+(``Collectives.groups``). It takes as long as among the whole group, and holds the queues that
+messages from and to its ranks cross, assuming that the other members behave as these do.
+``symmetry/quotient.py`` does a similar thing for replicas, whose collectives join all of them.
 
-``Prepared`` asks for the collectives of a graph, ``sync/exchange.py`` for those of a policy. What
-they cost, and which messages an algorithm sends, is told by ``costs.collectives``. The checker
-(``execution.check.schedule``) has its own list of the bytes that algorithms send in all.
+``Prepared`` needs the collectives of a graph, ``sync/exchange.py`` those of a policy.
+``costs.collectives`` gives the costs and messages of each algorithm. The checker
+(``execution.check.schedule``) has an independent list of the total bytes of each algorithm.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ from ..nouns.fabric import Fabric, fabric_of
 from ..nouns.graph import Graph, Op
 from ..nouns.strategy import Collectives, choice_problems, settled_cost
 
-# An expanded collective: its messages as tasks, which contend with everything else on the links.
-# The op's task starts it: it waits for all inputs, takes no time and holds nothing. A rank sends
-# and gets one message at a time (but for those of one round): a message starts when the one that
-# its source sent before has arrived, and the one that its destination got before, and what it
-# passes on. A rank is done when all that it sends and gets has arrived: then readers of its
-# output may start, and its input is no longer needed. Adding up takes no time, as in closed
-# forms.
+# An expanded collective: its messages as tasks, which contend with all other tasks on the links.
+# The op's task starts it: it waits for all inputs, takes no time and holds no queue. A rank sends
+# and gets one message at a time (but for those of one round): a message starts when three others
+# have arrived: the last that its source sent, the last that its destination got, and the one whose
+# data it passes on. A rank is done when all messages that it sends and gets have arrived: then
+# readers of its output may start, and its input is no longer needed. Adding up takes no time, as in
+# closed forms.
 
 Send = Callable[[int, int, int, int], tuple[list[int], list[int]]]
 """Adds the tasks of a message (source, destination, bytes, round), and returns the tasks
@@ -60,12 +60,12 @@ that begin it and the tasks with which it arrives."""
 Wait = Callable[[int, Sequence[int]], None]
 """Lets a task wait for others."""
 Arrived = list[tuple[int, list[int]]]
-"""Where messages arrived, with the tasks of each."""
+"""The ranks at which messages arrived, each with the tasks of its message."""
 
 
 class _Ranks:
-    """The tasks that each rank (device index) has to wait for: of the messages that it sent in its
-    last round, got in its last, and holds since and may pass on.
+    """The tasks that each rank (device index) has to wait for: those of the messages ``sent`` in
+    its last sending round, ``got`` in its last receiving round, and ``held`` to be passed on.
     """
 
     def __init__(self) -> None:
@@ -78,9 +78,9 @@ class _Ranks:
         return [*self.sent[source], *self.held[source], *self.got[destination]]
 
     def advance(self, sent: Arrived, arrived: Arrived) -> None:
-        """A round is over; both are told by rank."""
-        # What a rank held it has sent on: later rounds wait for that alone, or edges would grow
-        # with the square of the rounds.
+        """End a round; both lists are by rank."""
+        # A rank has passed on what it held: later rounds wait only for the messages sent, else the
+        # number of edges would grow with the square of the rounds.
         self.held.update((rank, []) for rank, _ in sent)
         for last, messages in ((self.sent, sent), (self.got, arrived)):
             last.update((rank, []) for rank, _ in messages)
@@ -113,7 +113,7 @@ def add_steps(steps: Iterable[Phase], start: int, send: Send, wait: Wait) -> dic
             if phase.relays:
                 ranks.receive(arrived)
             else:
-                # Passed on in the next phase at the earliest: nobody sends what it gets in this.
+                # In this phase no rank passes on what it gets, so the next phase is the earliest.
                 kept += arrived
             number += 1
         ranks.receive(kept)
@@ -121,23 +121,22 @@ def add_steps(steps: Iterable[Phase], start: int, send: Send, wait: Wait) -> dic
     return {rank: list(dict.fromkeys([*ranks.sent[rank], *ranks.held[rank]])) for rank in everyone}
 
 
-# What lowering makes of the model's answer: one task that holds what it crosses, or its messages.
+# From the cost and messages of the model to a Ring: one task that holds queues, or its messages.
 
 MAX_MESSAGES = 5_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class Ring:
-    """A collective ready to run: ranks (device indices), ps, what it holds, bytes sent a result.
+    """A collective ready to run: its ranks (device indices), its ps, and the queues that it holds.
 
-    ``bytes`` are those of all messages over the number of ranks that are left with a result: what
-    each rank of a ring sends. Under fair links it is a flow: ``duration_ps`` is then the latency of
-    all its steps, and ``bytes`` go over ``half_links``, more where several messages of a step cross
-    one half-link. Expanded it takes no time and holds nothing itself: ``steps`` are its messages,
-    over device indices. Of an op, ``inputs_on`` and ``outputs_on`` are the devices on which its
-    inputs and outputs lie. ``members`` is how many ranks the group has, where ``ranks`` are only
-    those that are simulated (0: they are all). ``rung`` tells who gave its time, other than a
-    closed form.
+    ``bytes`` are those of all messages, divided by the number of ranks that are left with a result:
+    the bytes that each rank of a ring sends. Under fair links it is a flow: ``duration_ps`` is then
+    the latency of all its steps, and ``bytes`` go over ``half_links`` (more bytes where several
+    messages of a step cross a half-link). Expanded it takes no time and holds no queue itself:
+    ``steps`` are its messages, over device indices. ``inputs_on`` and ``outputs_on`` are the
+    devices of an op's inputs and outputs. ``members`` is the number of ranks of the group where
+    only some are simulated, which are then ``ranks`` (0: all are). ``rung`` is that of its time.
     """
 
     ranks: tuple[int, ...]
@@ -158,10 +157,10 @@ class Ring:
 
 
 class Communicators:
-    """Collectives on a cluster, as a strategy chooses them: each is costed once.
+    """The collectives on a cluster under the choice of a strategy; each is costed once.
 
-    ``base`` are those of another choice on this cluster: with these they share the fabric, and the
-    model where it has the same tables.
+    ``base`` are the Communicators of another choice on this cluster, whose fabric is shared, and
+    whose model too where it has the same tables.
     """
 
     def __init__(
@@ -174,7 +173,7 @@ class Communicators:
         self._rings: dict[tuple[CollectiveCall, str, Group], Ring] = {}
 
     def choosing(self, choice: Collectives) -> Communicators:
-        """Collectives on this cluster, as another strategy chooses them."""
+        """The collectives on this cluster under another choice."""
         return Communicators(self.cluster, choice, self)
 
     @cached_property
@@ -201,7 +200,7 @@ class Communicators:
         return self.costed(self._call(kind, ranks, size, algorithm), cost or self.choice.cost)
 
     def alone_ps(self, kind: str, ranks: Sequence[int], size: int) -> int:
-        """How long a collective takes that shares nothing; expanded, its closed form.
+        """The ps of a collective that shares no link with others; if expanded, by its closed form.
 
         Raises InputError.
         """
@@ -227,10 +226,10 @@ class Communicators:
         return {group: tuple(index[name] for name in names) for group, names in named.items()}
 
     def costed(self, call: CollectiveCall, cost: str, simulated: Group = ()) -> Ring:
-        """A collective by its "closed" form, the model's "table", "auto" or "expanded".
+        """The Ring of a collective; ``cost`` is "closed", "table", "auto" or "expanded".
 
-        It holds the queues of those of its ranks that are ``simulated`` (none: of all). Raises
-        InputError where a route is missing, an algorithm has no such form, or the time is absurd.
+        It holds the queues of the ranks that are ``simulated`` (empty: of all). Raises InputError
+        where a route is missing, an algorithm does not have this form, or the time is too long.
         """
         key = call, cost, simulated
         if key not in self._rings:
@@ -263,7 +262,7 @@ def _ring_of(call: CollectiveCall, cost: str, model: CollectiveModel, simulated:
             f"attrs.group: {what} of a collective are those of all its ranks; cost it by its "
             "closed form, on links that are not fair, or name all ranks of the group"
         )
-    # What is left with a result: of a broadcast all but the root, of a reduction the root.
+    # The number of ranks left with a result: all but the root of a broadcast, one of a reduction.
     results = {"broadcast": len(call.ranks) - 1, "reduce": 1, "p2p": 1}
     sent = -(-bytes_sent(form.phases) // max(results.get(call.kind, len(call.ranks)), 1))
     if cost == "expanded":
@@ -287,7 +286,7 @@ def _ring_of(call: CollectiveCall, cost: str, model: CollectiveModel, simulated:
 
 
 def _of_ranks(phases: Iterable[Phase], ranks: Group) -> Iterator[Phase]:
-    """The messages of phases that these ranks send or get."""
+    """The phases with only the messages that these ranks send or get."""
     for phase in phases:
         if messages := _messages_of(phase.messages, ranks):
             yield replace(phase, messages=messages)
@@ -300,8 +299,8 @@ def _messages_of(messages: Messages, ranks: Group) -> Messages:
 
 
 def _require_few(phases: Sequence[Phase], ranks: int) -> None:
-    """Messages, each counted with what it waits for: as many as its rank sent and got in the phase
-    before.
+    """Raise InputError where messages would have too many edges. Each counts with the messages that
+    it waits for: as many as its rank sent and got in the phase before.
     """
     total, before = 0, 1
     for phase in phases:
@@ -316,11 +315,12 @@ def _require_few(phases: Sequence[Phase], ranks: int) -> None:
 def _flow(
     call: CollectiveCall, model: CollectiveModel, form: Form, closed: Closed, ps: int
 ) -> Ring:
-    """A collective as one flow over every half-link that it crosses, so large that alone it takes
-    ``ps``.
+    """A collective as a single flow over every half-link that it crosses, with bytes such that it
+    takes ``ps`` alone.
 
-    Its bytes are what the busiest half-link carries, more where phases leave it idle or a slower
-    link counts. By table its latency is what they do not need of the time measured.
+    Its bytes are those that the busiest half-link carries; more where phases leave this link idle,
+    or where a slower link decides the time. With a table, its latency is the measured time less the
+    sending time of these bytes.
     """
     crossed = model.forms.crossed(form.phases)
     links = (model.cluster.half_links[half_link].link for half_link in crossed)
@@ -334,7 +334,7 @@ def _flow(
     return Ring(call.ranks, latency, size, (), tuple(sorted(crossed)))
 
 
-# What a collective op reads and leaves, on which of its ranks, and what can be wrong with it.
+# The inputs and outputs of a collective op on its ranks, and the problems of such an op.
 
 ALL_REDUCE, ALL_TO_ALL = "all_reduce", "all_to_all"
 KINDS = COLLECTIVES
@@ -348,8 +348,8 @@ def is_collective(op: Op) -> bool:
 
 
 def rings(graph: Graph, positions: Sequence[int], communicators: Communicators) -> dict[int, Ring]:
-    """The collective ops of a graph, at these positions, costed by their own choice or else by the
-    strategy's.
+    """The collective ops of a graph, at these positions, costed by their own attributes or else by
+    the strategy's choice.
 
     Raises InputError with every problem at once.
     """
@@ -367,8 +367,8 @@ def rings(graph: Graph, positions: Sequence[int], communicators: Communicators) 
 
 
 def _group(op: Op, communicators: Communicators) -> Group | None:
-    """The devices of the process group that an op names, none where it names none, None where there
-    is no such group. Raises InputError.
+    """The devices of the process group that an op names; () where it names none, None where the
+    group does not exist. Raises InputError.
     """
     name = op.attrs.get("group")
     return () if name is None else communicators.groups.get(name)
@@ -386,7 +386,7 @@ def _ring(graph: Graph, position: int, communicators: Communicators, group: Grou
     call = CollectiveCall(op.kind, group, _size(op, operands, len(group)), algorithm, chunks)
     seconds = op.seconds_on(communicators.cluster.devices[ranks[0]].kind)
     if cost == "given" and seconds is not None:
-        # As measured, with all that crossed its links then. Parts are of whole bytes.
+        # The given time was measured, with all other traffic of the links. Parts are whole bytes.
         factor, count = bus_factor(op.kind, len(group)), len(group)
         padded = call.size if factor == 1 else -(-call.size // count) * count
         sent = 0 if communicators.model.fabric.shares_rates else int(padded * factor)
@@ -395,18 +395,18 @@ def _ring(graph: Graph, position: int, communicators: Communicators, group: Grou
     else:
         ring = communicators.costed(call, cost, ranks)
     sending, getting = _ends(op, ranks, group)
-    # Of each rank the inputs of a bucket stand together.
+    # The inputs of a bucket are ordered by rank.
     inputs = tuple(rank for rank in sending for _ in range(len(op.inputs) // len(sending)))
     made, homes = iter(getting), list[int]()
     for tensor in op.outputs:
-        # A view lies with its base.
+        # A view is on the device of its base.
         homes.append(next(made) if tensor.view_of is None else homes[tensor.view_of])
     return replace(ring, inputs_on=inputs, outputs_on=tuple(homes))
 
 
 def _ends(op: Op, ranks: Sequence[int], group: Sequence[int]) -> tuple[Group, Group]:
-    """The simulated ranks that a collective op reads from, and those that it leaves outputs on. The
-    root of a broadcast, the first of its group, need not be simulated.
+    """The simulated ranks on which a collective op reads inputs, and those on which it leaves
+    outputs. The root of a broadcast, the first of its group, need not be simulated.
     """
     if op.kind not in SINGLE_INPUT:
         return tuple(ranks), tuple(ranks)
@@ -415,13 +415,14 @@ def _ends(op: Op, ranks: Sequence[int], group: Sequence[int]) -> tuple[Group, Gr
 
 
 def _some_of(ranks: Group, group: Group) -> int:
-    """How many ranks a group has of which only some are simulated, 0 where all are."""
+    """The number of ranks of a group where only some are simulated; 0 where all are."""
     return 0 if ranks == group else len(group)
 
 
 def _size(op: Op, operands: Sequence[Any], ranks: int) -> int:
-    """Bytes as nccl-tests counts them; shards of unequal size are padded to the largest. The op may
-    tell them: tensors do not where a collective writes into memory that was there before.
+    """Bytes as nccl-tests counts them; shards of unequal size are padded to the largest. The
+    attribute ``bytes`` of the op counts first: a collective that writes into existing memory has no
+    tensors that show its size.
     """
     if "bytes" in op.attrs:
         return int(op.attrs["bytes"])
@@ -431,14 +432,14 @@ def _size(op: Op, operands: Sequence[Any], ranks: int) -> int:
         case "reduce_scatter":
             return ranks * max(tensor.bytes for tensor in op.made)
         case "all_reduce":
-            return op.made[0].bytes  # of all that a rank reads
+            return op.made[0].bytes  # all bytes that a rank reads
         case _:
-            # Of a broadcast whose root is not simulated nobody reads.
+            # A broadcast whose root is not simulated has no input, but an output.
             return int((*operands, *op.made)[0].bytes)
 
 
 def _rank_problems(cluster: Cluster, names: Sequence[str]) -> Iterator[tuple[int, str]]:
-    """The names that are those of no device that runs ops, by their places."""
+    """The places of names that are not those of devices that run ops, with a problem each."""
     for j, name in enumerate(names):
         if name not in cluster.index or not cluster.devices[cluster.index[name]].runs_ops:
             yield j, f'no device that runs ops is named "{name}"'
@@ -448,7 +449,7 @@ def collective_problems(
     graph: Graph, cluster: Cluster, position: int, group: Group | None = ()
 ) -> Iterator[str]:
     """The problems of a collective op, as ``field: reason``; ``group`` are the devices of the group
-    that it names (none: it names none; None: there is no such group).
+    that it names ((): it names none; None: the group does not exist).
     """
     op = graph.ops[position]
     names: Any = op.attrs["ranks"]
@@ -481,8 +482,8 @@ def collective_problems(
 
 
 def _count_problems(read: int, sending: int, made: int, getting: int) -> Iterator[str]:
-    """Faults of so many inputs and outputs where tensors do not tell the sizes: a rank may
-    give several, or none, and is left with one at most.
+    """Problems of the numbers of inputs and outputs where the op tells its bytes: each sending rank
+    has equally many inputs, and a rank gets at most one output.
     """
     if read and (not sending or read % sending):
         yield f"inputs: must be as many of each of the {sending} ranks, got {read}"
@@ -491,11 +492,11 @@ def _count_problems(read: int, sending: int, made: int, getting: int) -> Iterato
 
 
 def _unfilled(op: Op, read: Sequence[int], sending: int, members: int) -> Iterator[str]:
-    """Outputs that are larger than what their rank has read and gets by the bytes that the op
-    tells. A rank that reads nothing has its own part where the output lies.
+    """Outputs larger than the sum of the bytes that their rank reads and gets (by the op's
+    ``bytes``). A rank without inputs has its own part in the output's memory already.
     """
     if op.kind == ALL_TO_ALL:
-        return  # ranks may exchange unequal parts, of which the bytes are those of one rank
+        return  # ranks may exchange unequal parts; ``bytes`` are those of one rank
     got, each = int(op.attrs["bytes"] * bus_factor(op.kind, members)), len(read) // max(sending, 1)
     alone = op.kind in SINGLE_INPUT
     for j, tensor in enumerate(op.made):
@@ -519,7 +520,7 @@ def _operand_problems(
         yield from reasons or _unfilled(op, read, sending, members)
         return
     if op.kind == ALL_REDUCE and len(read) > ranks and len(read) % ranks == 0:
-        # A bucket: each rank reads so many tensors, and is left with one of their size.
+        # A bucket: each rank reads several tensors, and is left with one of their total size.
         each = len(read) // ranks
         read = [sum(read[first : first + each]) for first in range(0, len(read), each)]
     counts = sending, 1 if op.kind == "reduce" else getting
@@ -540,7 +541,7 @@ def _operand_problems(
             if len({*read, *made}) > 1:
                 yield "inputs: all inputs and outputs must have the same bytes"
             return
-    # The ranks that are not simulated have parts like those that are.
+    # Ranks that are not simulated are assumed to have parts of the same size.
     total = sum(parts) if ranks == members else members * max(parts)
     if set(whole) != {total} or (ranks < members and len(set(parts)) > 1):
         yield f"{names[0]}: each must have the {total} bytes of all {names[1]} together"

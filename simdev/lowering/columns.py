@@ -1,8 +1,9 @@
-"""The one builder of task graphs: tasks, queues and buffers as columns while a pass writes them.
+"""The builder of task graphs: tasks, queues and buffers as columns while a pass writes them.
 
-Every pass that adds tasks writes through it, but for large models (hybrid/expand.py), hosts
+Every pass that adds tasks writes through ``Columns``, except large models (hybrid/expand.py), hosts
 (hosts.py) and copies (copies.py), which make millions of rows at once. A new column of
-``nouns.taskgraph.Tasks`` is an argument of ``Columns.task``, and these three have to fill it in.
+``nouns.taskgraph.Tasks`` needs an argument of ``Columns.task``, and must be filled in by these
+three.
 """
 
 from __future__ import annotations
@@ -35,17 +36,17 @@ _KIND = {name: row for row, name in enumerate(BUFFER_KINDS)}
 
 
 class Columns:
-    """Rows that a pass writes, behind those of ``base`` where there is one.
+    """Rows that a pass writes, after those of ``base`` if given.
 
-    ``memory`` says how many bytes of a buffer are counted.
+    ``memory`` decides how many bytes of a buffer are counted.
     """
 
     def __init__(
         self, memory: MemoryModel, resources: Sequence[Resource] = (), base: TaskGraph | None = None
     ) -> None:
         self.memory, self.resources, self.base = memory, list(resources), base
-        # One tuple a row, and flat lists of what they release and are read by: thousands of small
-        # lists and pairs would have the garbage collector walk the heap while a pass writes.
+        # A tuple for each row, and flat lists of edges and reads: with thousands of small lists the
+        # garbage collector would walk the heap while a pass writes.
         self._tasks: list[tuple[Any, ...]] = []
         self._buffers: list[tuple[Any, ...]] = []
         self._before, self._after = list[int](), list[int]()
@@ -75,13 +76,13 @@ class Columns:
         links: Sequence[int] = (),
         flow: bool = False,
     ) -> int:
-        """Write a task, as ``Tasks`` has it; ``ends`` are source and destination, ``held`` the
-        queues. Returns its row.
+        """Write a task with the fields of ``Tasks``; ``ends`` are source and destination, ``held``
+        its queues. Returns its row.
 
         Raises InputError for more than ten million tasks.
         """
         row = self._first_task + len(self._tasks)
-        # Checked here, not at the end: chunks times hops could fill the memory before.
+        # Checked at each task: chunks times hops could fill the memory before the end.
         if row >= MAX_TASKS:
             raise InputError(f"the step lowers to more than {MAX_TASKS} tasks")
         numbers = (op, output, *ends, duration, lag, gap, priority, size)
@@ -89,7 +90,7 @@ class Columns:
         return row
 
     def release(self, before: int, after: Sequence[int]) -> None:
-        """Let a task release others, in any order; once is as good as twice."""
+        """Let a task release others, in any order; repeated pairs count once."""
         self._before.extend([before] * len(after))
         self._after.extend(after)
 
@@ -118,10 +119,10 @@ class Columns:
         readers: Sequence[int] = (),
         requested: int | None = None,
     ) -> int:
-        """Write a buffer of so many bytes, of which its task itself asks for ``requested`` (None:
-        for all). Returns its row; NONE where it has no bytes.
+        """Write a buffer of ``size`` bytes, of which its task itself requests ``requested`` (None:
+        all). Returns its row; NONE where it has no bytes.
         """
-        # Many outputs have no bytes, and buffers of none would only slow the engines.
+        # Many outputs have no bytes; empty buffers would only slow the engines.
         if not size:
             return NONE
         row = self._first_buffer + len(self._buffers)
@@ -139,7 +140,7 @@ class Columns:
 
     def _counted(self, size: Ints, kind: Ints) -> Ints:
         if self.memory.model == "outputs_only":
-            # What a pass adds to a task graph is no output of an op.
+            # A pass on top of a base adds no outputs of ops.
             outputs = (kind == _KIND["activations"]) & (self.base is None)
             return np.where(outputs, size, 0)
         outside = np.isin(kind, [_KIND[name] for name in OUTSIDE])
@@ -194,7 +195,7 @@ class Columns:
         )
 
     def on_base(self) -> TaskGraph:
-        """The base with all that was written."""
+        """The base with all rows that were written."""
         assert self.base is not None
         return replace(
             self.base,
@@ -217,7 +218,7 @@ def stacked(above: Rows, below: Rows) -> Rows:
 def with_pairs(
     base: Sequence[Rows], rows: Sequence[int] | Ints, entries: Sequence[int] | Ints, count: int
 ) -> Rows:
-    """``count`` lists: those of the base with further entries, told by row and entry."""
+    """``count`` lists: those of the base, with ``entries`` added to the lists ``rows``."""
     return Rows.of_pairs(
         np.concatenate([*(lists.owners() for lists in base), np.array(rows, np.int64)]),
         np.concatenate([*(lists.ids for lists in base), np.array(entries, np.int64)]),

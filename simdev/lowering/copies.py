@@ -1,7 +1,7 @@
-"""The one way to repeat a task graph: some of its tasks several times, the others once.
+"""Repetition of a task graph: some of its tasks run several times, the others once.
 
 Steps that follow one another (steps.py) repeat all tasks, microbatches (stages.py) those of the
-forward and backward. A new column of a task graph that names tasks has to be copied here, too.
+forward and backward. A new column of a task graph that names tasks must be copied here too.
 """
 
 from __future__ import annotations
@@ -35,9 +35,10 @@ Turns = Callable[[int], Sequence[int]]
 class Copies:
     """The tasks that ``again`` marks, run ``count`` times.
 
-    Rows go run after run, in each in the order of the task graph. A task that runs once does so in
-    the first run, or, where ``late`` marks it, in the last; of rounds of so many runs (``round``),
-    in the last run of each. Copies are named ``name`` + ``mark`` + number, from the second run on.
+    Rows are ordered by run, and within a run as in the task graph. A task that runs once is in the
+    first run, or, where ``late`` marks it, in the last. With rounds of ``round`` runs a late task
+    is in the last run of each round. Copies are named ``name`` + ``mark`` + number, from the second
+    run on.
     """
 
     again: Bools
@@ -53,13 +54,13 @@ class Copies:
 
     @cached_property
     def ends(self) -> Bools:
-        """By run whether it ends a round."""
+        """For each run, whether it ends a round."""
         ends: Bools = np.arange(1, self.count + 1) % self.length == 0
         return ends
 
     @cached_property
     def there(self) -> Bools:
-        """By run and task whether the task runs there."""
+        """For each run and task, whether the task is in the run."""
         return _there(self.again, self.late, self.ends)
 
     @property
@@ -69,15 +70,15 @@ class Copies:
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """How many tasks each run of a round has, where these differ; else nothing."""
+        """The number of tasks in each run of a round, where runs differ; else empty."""
         if not self.late.any():
             return ()
         return tuple(np.count_nonzero(self.there[: self.length], axis=1).tolist())
 
     @cached_property
     def by_run(self) -> Ints:
-        """By run and task its row; where a task does not run, its row in another run of the same
-        round.
+        """The row of each run and task; where a task is not in a run, its row in another run of the
+        same round (or in the first run).
         """
         rows = (np.cumsum(self.there) - 1).reshape(self.there.shape)
         late, runs = np.flatnonzero(~self.again & self.late), np.arange(self.count)
@@ -88,13 +89,13 @@ class Copies:
 
     @cached_property
     def _origin(self) -> tuple[Ints, Ints]:
-        """By row its run and its task."""
+        """The run and the task of each row."""
         run, task = np.nonzero(self.there)
         return run, task
 
     @property
     def total(self) -> int:
-        """How many tasks there are in all."""
+        """The number of rows."""
         again, late = (int(np.count_nonzero(mark)) for mark in (self.again, self._once_late))
         return again * (self.count - 1) + late * (self.count // self.length - 1) + len(self.again)
 
@@ -116,12 +117,12 @@ class Copies:
         return edges
 
     def tiled(self, column: NDArray[Any]) -> NDArray[Any]:
-        """A column of the tasks, for those of all runs."""
+        """A column of the tasks, repeated for all rows."""
         tiled: NDArray[Any] = column[self._origin[1]]
         return tiled
 
     def tiled_rows(self, lists: Rows) -> Rows:
-        """Lists of the tasks that name no tasks, for those of all runs."""
+        """Lists of the tasks, repeated for all rows; their entries must not be tasks."""
         return taken(lists, self._origin[1])
 
     def name(self, names: Sequence[str], row: int) -> str:
@@ -132,8 +133,8 @@ class Copies:
 
 
 def _there(again: Bools, late: Bools, ends: Bools) -> Bools:
-    """By run and task whether it is there: a task that runs once in the first run, or, where it is
-    late, in the runs that end a round.
+    """For each run and task, whether the task is in the run: a task that runs once is in the first
+    run, or, where it is late, in the runs that end a round.
     """
     there = np.tile(again, (len(ends), 1))
     there[0] |= ~late
@@ -142,10 +143,10 @@ def _there(again: Bools, late: Bools, ends: Bools) -> Bools:
 
 
 def taken(lists: Rows, chosen: Ints) -> Rows:
-    """These of the lists, in this order."""
+    """The ``chosen`` lists, in this order."""
     sizes = np.diff(lists.ptr)[chosen]
     ptr = np.concatenate(([0], np.cumsum(sizes))).astype(np.int64)
-    # Where in ``ids`` each entry stands: the begin of its list, and how far on.
+    # The place in ``ids`` of each entry: the begin of its list, plus its place in the list.
     at = np.repeat(lists.ptr[chosen] - ptr[:-1], sizes) + np.arange(int(ptr[-1]))
     return Rows(ptr, lists.ids[at])
 
@@ -161,10 +162,10 @@ def copied(
 ) -> TaskGraph:
     """The task graph with its copies.
 
-    ``edges`` are further ones, as pairs of rows of the result, ``sequences`` those of the fixed
-    queues. ``turns`` tells the runs in the order in which a task that adds to a gradient runs for
-    them (None: ascending), ``later`` by how much the priority of each task rises from run to run;
-    ``steps`` says that runs are steps. Raises InputError.
+    ``edges`` are further edges, as pairs of rows of the result; ``sequences`` are those of the
+    fixed queues. ``turns`` gives the order of runs in which a task adds to its gradient (None:
+    ascending); ``later`` is the rise of each task's priority from run to run; ``steps``: whether
+    runs are steps. Raises InputError.
     """
     buffers, chains = _buffers(task_graph.buffers, copies, turns)
     edges = np.concatenate((edges, np.array(chains, np.int64).reshape(-1, 2)))
@@ -196,7 +197,7 @@ def _tasks(tasks: Tasks, copies: Copies, edges: Ints, later: Ints | None) -> Tas
             columns["priority"][copies.by_run[run, here]] += run * later[here]
     kind = Coded.of(tasks.kind)
     return Tasks(
-        # Made when they are read: nobody reads the names of most of millions of tasks.
+        # Names are made when they are read: most of millions of names never are.
         name=Lazy(copies.total, lambda row: copies.name(tasks.name, row)),
         kind=Coded(copies.tiled(kind.codes), kind.labels),
         resources=copies.tiled_rows(tasks.resources),
@@ -213,7 +214,7 @@ def _successors(successors: Rows, copies: Copies, edges: Ints) -> Rows:
     before, after = successors.owners(), successors.ids
     rows = copies.by_run[0]
     befores, afters = [edges[:, 0], rows[before]], [edges[:, 1], rows[after]]
-    # Edges between single tasks are the same in every run of a round, and copied with the first.
+    # Edges between tasks that run once are copied in the first run, or once a round if late.
     moved = copies.again[before] | copies.again[after]
     late = ~moved & copies.late[before] & copies.late[after]
     for run in range(1, copies.count):
@@ -227,16 +228,17 @@ def _successors(successors: Rows, copies: Copies, edges: Ints) -> Rows:
 def _buffers(
     buffers: Buffers, copies: Copies, turns: Turns | None
 ) -> tuple[Buffers, list[tuple[int, int]]]:
-    """The buffers, single ones first, and edges between tasks that add to one buffer in turn.
+    """The buffers, single ones first, and edges between tasks that add to the same buffer in turn.
 
-    A buffer is filled in each run where its filler runs, unless a task that runs once reads it.
+    There is a buffer for each run of its filler, unless a task that runs once reads it: then all
+    runs share a single buffer.
     """
     owner, reader, filler = buffers.readers.owners(), buffers.readers.ids, buffers.filler
     refilled = (filler != PERSISTENT) & copies.again[filler]
     kept = np.zeros(len(buffers), np.bool_)
     kept[owner[~copies.again[reader]]] = True
     in_rounds = (filler != PERSISTENT) & copies.in_rounds[filler]
-    # As rows of their own, single ones first.
+    # Buffers with a row for each run come last.
     passing = (refilled & ~kept) | in_rounds
     order = np.concatenate((np.flatnonzero(~passing), np.flatnonzero(passing)))
     place = np.argsort(order)
@@ -253,7 +255,7 @@ def _buffers(
         task, at = int(filler[row]), int(place[row])
         runs = range(copies.count) if turns is None else turns(task)
         turn = cast("list[int]", copies.by_run[list(runs), task].tolist())
-        # Added up in place: the first run makes the buffer, the others read and write it.
+        # Accumulated in place: the first run makes the buffer, the others read and write it.
         filled[at] = turn[0]
         chains += pairwise(turn)
         owners.append(np.full(len(turn) - 1, at))
@@ -268,9 +270,10 @@ def _buffers(
 
 
 def in_order(task_graph: TaskGraph, copies: Copies, late: Bools) -> dict[int, tuple[int, ...]]:
-    """The fixed sequences of the queues, one run after the other.
+    """The sequences of the fixed queues, one run after the other.
 
-    A task that runs once is in the last run of a round where ``late`` marks it, else in the first.
+    A task that runs once is in the last run of a round where ``late`` marks it, else in the first
+    run.
     """
     return {
         queue: tuple(in_runs(copies, np.array(resource.sequence, np.int64), late)[0].tolist())
@@ -280,8 +283,8 @@ def in_order(task_graph: TaskGraph, copies: Copies, late: Bools) -> dict[int, tu
 
 
 def in_runs(copies: Copies, tasks: Ints, late: Bools) -> tuple[Ints, Ints]:
-    """The rows of a sequence of tasks, one run after the other (see ``in_order``), and the place in
-    ``tasks`` of each.
+    """The rows of a sequence of tasks, one run after the other (see ``in_order``), and the place of
+    each in ``tasks``.
     """
     run, places = np.nonzero(_there(copies.again[tasks], late[tasks], copies.ends))
     return copies.by_run[run, tasks[places]], places

@@ -1,9 +1,9 @@
-"""The expected errors of the durations of a task graph, task by task: which costs each rests on.
+"""The expected errors of the durations of a task graph, by the costs that each task depends on.
 
-Ops rest on the cost ladder, dispatches on that of hosts, messages and collectives on their links.
-Exact are times that were given, measured rows that tell no error, sums of servers and the launch of
-a replayed graph. ``oracle/draws.py`` draws durations from these errors; ``origins.py`` adds them up
-for reports.
+Ops depend on the cost ladder, dispatches on that of hosts, messages and collectives on their links.
+Exact are given times, measured rows without an error, sums of servers and the launch of a replayed
+graph. ``oracle/draws.py`` draws durations from these errors; ``origins.py`` adds them up for
+reports.
 """
 
 from __future__ import annotations
@@ -36,17 +36,18 @@ from ..nouns.taskgraph import (
 )
 from .prepare import Prepared
 
-TABLED = KNOWN[-1]  # the rung of what a table of measured collectives tells
+TABLED = KNOWN[-1]  # the rung of times from a table of measured collectives
 NONE = -1  # in place of the kind of a task that takes no time
 
 Mix = tuple[tuple[ErrorSource, float], ...]
-"""The errors that a time rests on, with the share of it that each concerns; empty: it is exact."""
+"""The sources of error of a time, each with the share of the time that it affects; empty: exact."""
 
 
 @dataclass(frozen=True, eq=False)
 class ExpectedErrors:
-    """By task the number of its mix: row ``mix[task]`` of ``parts`` lists the ``sources`` that its
-    time rests on, and ``share`` (beside ``parts.ids``) by how much.
+    """The expected errors of tasks. ``mix`` is the number of each task's mix: the row ``mix[task]``
+    of ``parts`` lists the ``sources`` of error of its time, and ``share`` (parallel to
+    ``parts.ids``) the share that each affects.
     """
 
     sources: tuple[ErrorSource, ...]
@@ -56,7 +57,9 @@ class ExpectedErrors:
 
     @classmethod
     def of(cls, rows: Ints, mix_of: Callable[..., Mix]) -> ExpectedErrors:
-        """Of tasks that are told by a row of numbers each; ``mix_of`` makes the mix of one."""
+        """Expected errors of tasks, each described by a row of numbers; ``mix_of`` makes the mix of
+        a row.
+        """
         kinds, which = distinct_rows(rows)
         mixes = [mix_of(*row) for row in kinds.tolist()]
         number = {mix: i for i, mix in enumerate(dict.fromkeys(mixes))}
@@ -67,12 +70,12 @@ class ExpectedErrors:
         return cls(tuple(place), Rows.of(parts), share, mix)
 
     def factors(self, drawn: Floats) -> Floats:
-        """The factor of each task where those of the sources are ``drawn``; exactly 1 where theirs
-        are.
+        """The factor of each task for the factors ``drawn`` of the sources; exactly 1 where these
+        are 1.
         """
         more = self.share * (drawn[self.parts.ids] - 1)
         mixed: Floats = np.bincount(self._owners, more, len(self.parts)).astype(np.float64)
-        # Two whole errors of one time are added: both far below, they would be less than nothing.
+        # Errors are added: two of a share of 1, both far below 1, would make a negative factor.
         return np.maximum(1 + mixed, 0.0)[self.mix]
 
     @cached_property
@@ -87,7 +90,7 @@ def errors_of_graph(prepared: Prepared, task_graph: TaskGraph) -> ExpectedErrors
     tasks, codes = task_graph.tasks, task_graph.kinds
     sends = task_graph.of_kind(TRANSFER, COLLECTIVE)
     lasts = (tasks.duration > 0) | (tasks.lag > 0) | tasks.flow
-    # A message is told by its ends and its bytes, all else by its op and its device.
+    # A message is described by its ends and its bytes, any other task by its op and its device.
     what = np.where(sends, tasks.bytes, tasks.op)
     ring = np.where(task_graph.of_kind(COLLECTIVE), tasks.op, NONE)
     code = np.where(lasts, codes.codes.astype(np.int64), NONE)
@@ -110,8 +113,9 @@ def errors_of_graph(prepared: Prepared, task_graph: TaskGraph) -> ExpectedErrors
 
 
 def errors_of_large(task_graph: TaskGraph, large: LargeStep) -> ExpectedErrors:
-    """The expected errors of the tasks of a large model's step, where each rests on several
-    kernels. Its messages are told by their role and bytes; of each a share is told by tables.
+    """The expected errors of the tasks of a large model's step, each of which depends on several
+    kernels. Messages are described by their role and bytes; a share of the time of each comes from
+    tables.
     """
     role = large.role.astype(np.int64)
     size = np.where(role < COMPUTES, 0, task_graph.tasks.bytes)
@@ -141,8 +145,8 @@ def _mixed(shares: Iterable[Share], device: str) -> Mix:
 
 
 def error_of(rung: str, rel_err: float | None) -> float:
-    """The error to expect of a cost: 0 of what is no estimate and tells none; of an estimate of
-    which nothing tells it, that of the datasheet rung.
+    """The expected error of a cost. Where ``rel_err`` is None: 0 for a given or measured time, the
+    error of the datasheet rung for an estimate.
     """
     if rel_err is None:
         return 0.0 if rung in KNOWN else ROOFLINE_ERROR
@@ -160,8 +164,8 @@ def _sent(link: str, kind: str, size: int, rung: str = ROOFLINE) -> ErrorSource:
 
 
 def _link(fabric: Fabric, source: int, destination: int) -> str:
-    """The kind of the link that a message is bound by. All of a kind err alike, however wide they
-    are: so a sweep over bandwidths compares them by common random numbers.
+    """The kind of the slowest link of a message. Links of a kind share an error at any bandwidth,
+    so that a sweep over bandwidths compares common random numbers.
     """
     pieces = fabric.segments(source, destination) if source != destination else None
     cluster = fabric.cluster
@@ -180,19 +184,19 @@ class _Sources:
         self._cpus = {spec.kind for spec in specs if spec.family == "cpu"}
 
     def of_op(self, op: int, device: int) -> Mix:
-        """Empty for an exact time."""
+        """The mix of an op's time on a device; empty for an exact time."""
         cost, kind = self.prepared.cost(op, device), self.prepared.cluster.devices[device].kind
         if cost is None or not (error := error_of(cost.rung, cost.rel_err)):
             return ()
         alone = ErrorSource(f"{self._class(op, cost)} on {kind}", self._key(op, kind), error)
         if cost.rung not in KNOWN:
             return ((alone, 1.0),)
-        # The rows of a step, each measured alone, are off together.
+        # Rows were measured alone, so in a step they err together.
         error = CPU_STEP_ERROR if kind in self._cpus else STEP_ERROR
         return (alone, 1.0), (ErrorSource(f"steps on {kind}", f"steps on {kind}", error), 1.0)
 
     def of_host(self, op: int, device: int) -> Mix:
-        """Empty for an exact time, as that of a graph that is replayed is."""
+        """The mix of a dispatch's time; empty for an exact time, as of a replayed graph."""
         cluster = self.prepared.cluster
         kind, host = cluster.devices[device].kind, cluster.host_of(device)
         if host is None or host.mode != "eager":

@@ -1,11 +1,12 @@
-"""The pass that writes what hosts do into a finished task graph of any number of steps.
+"""The pass that adds the dispatches of hosts to a finished task graph of any number of steps.
 
 Every op on a hosted device gets a dispatch (execution contract, rule 9): a task that holds the
-host's thread and releases the op. Thread and device queues are fixed, both in one order. All of it
-are tasks, edges and fixed queues, so engines need no rule for it. ``iterated`` (steps.py) calls it
-last; the order is made in turns.py. A rule of hosts has other homes: the checker
-(``execution.check.hosts``), the oracle's kernels (``oracle.cluster``, ``oracle.splits.hosts``), and
-the threads of large models (hybrid/dispatch.py, which shares ``ahead_of``).
+host's thread and releases the op. The queues of threads and devices have fixed sequences, in the
+same order. These are ordinary tasks, edges and queues, so engines need no rule for them.
+``iterated`` (steps.py) calls it last; turns.py makes the order. The rules of hosts are also in the
+checker (``execution.check.hosts``), the oracle's kernels (``oracle.cluster``,
+``oracle.splits.hosts``), and the threads of large models (hybrid/dispatch.py, which shares
+``ahead_of``).
 """
 
 from __future__ import annotations
@@ -40,11 +41,11 @@ from .prepare import Prepared
 
 @dataclass(frozen=True, eq=False)
 class Dispatches:
-    """The dispatches of a step, in the order in which its hosts do them.
+    """The dispatches of a step, in the order of its hosts.
 
-    A row for each op on each hosted device (of a collective one for each rank): its ``task``, the
-    ``op`` that it runs and the ``device``. ``ends`` are the tasks with which a collective ends that
-    runs as its messages, by its task. ``prepared`` tells of hosts and of what dispatching takes.
+    There is a row for each op on each hosted device (for a collective, on each rank): the released
+    ``task``, its ``op`` and the ``device``. ``ends`` are the last tasks of expanded collectives, by
+    the collective's task. ``prepared`` has the hosts and the times of dispatches.
     """
 
     prepared: Prepared
@@ -81,7 +82,7 @@ class Dispatches:
 def ends_in_copies(
     ends: Mapping[int, tuple[int, ...]], copies: Copies
 ) -> dict[int, tuple[int, ...]]:
-    """The last tasks of what runs as its messages, in every run."""
+    """The last tasks of expanded collectives, in every run."""
     rows: dict[int, tuple[int, ...]] = {}
     for task, last in ends.items():
         for first, *rest in copies.by_run[:, [task, *last]].tolist():
@@ -90,7 +91,7 @@ def ends_in_copies(
 
 
 def dispatched(task_graph: TaskGraph, dispatches: Dispatches | None) -> TaskGraph:
-    """The task graph of any number of steps, with what their hosts do behind all other tasks.
+    """The task graph of any number of steps, with the dispatches of hosts after all other tasks.
 
     Raises InputError where an op blocks a host that replays graphs, and for more than 10 million
     tasks.
@@ -108,9 +109,9 @@ def dispatched(task_graph: TaskGraph, dispatches: Dispatches | None) -> TaskGrap
 class _Entries:
     """The dispatches of one step as columns, in their order.
 
-    ``task`` is the first task of each and ``op`` its op, ``releases`` are all that wait for it,
-    ``ends`` the tasks with which its op ends. A graph that is replayed counts no launches
-    (``eager`` is false).
+    ``task`` is the first task that a dispatch releases, ``op`` that task's op, ``releases`` are all
+    tasks that it releases, ``ends`` the last tasks of its op. ``eager`` is false for the dispatch
+    of a replayed graph, which counts no launches.
     """
 
     task: Ints
@@ -135,7 +136,7 @@ class _Entries:
             launch[d] = picoseconds(host.launch)  # type: ignore[arg-type]
         eager, blocks = ~replays[device], prepared.blocks[op]
         _require_eager(prepared, op[blocks & ~eager], device[blocks & ~eager])
-        # A graph is dispatched once a step, in the place of the first of its ops.
+        # A graph is dispatched once a step, in the place of its first op.
         first = eager.copy()
         first[_firsts(device, ~eager)] = True
         entry_of = np.full(len(replays), -1)
@@ -153,7 +154,7 @@ class _Entries:
 
 
 def _firsts(keys: Ints, among: Bools) -> Ints:
-    """The first of the rows marked for each key."""
+    """The first row of each key, among the marked rows."""
     rows = np.flatnonzero(among)
     _, first = np.unique(keys[rows], return_index=True)
     firsts: Ints = rows[first]
@@ -161,14 +162,14 @@ def _firsts(keys: Ints, among: Bools) -> Ints:
 
 
 def _ends(task: Ints, ends: Mapping[int, tuple[int, ...]]) -> Rows:
-    """The tasks with which what these tasks begin ends: themselves, unless ``ends`` has others."""
+    """The last tasks of the op that each task begins: the task itself, unless ``ends`` has it."""
     if not ends:
         return Rows(np.arange(len(task) + 1), task)
     return Rows.of([ends.get(row, (row,)) for row in task.tolist()])
 
 
 def _require_eager(prepared: Prepared, ops: Ints, devices: Ints) -> None:
-    """No op blocks a host whose graph is one launch."""
+    """Raise InputError for ops that block a host which launches its step as one graph."""
     cluster, graph = prepared.cluster, prepared.graph
     refuse(
         f'ops[{op}].blocks_host: "{graph.ops[op].name}" makes its host wait, but '
@@ -178,10 +179,11 @@ def _require_eager(prepared: Prepared, ops: Ints, devices: Ints) -> None:
 
 
 def ahead_of(launches: Ints, ahead: int) -> tuple[Ints, Ints]:
-    """Pairs (row before, row after) of a thread that launches so many kernels by row: a dispatch
-    waits for the latest row such that from there through itself more than ``ahead`` are launched.
+    """Pairs (row before, row after) of a thread whose rows launch ``launches`` kernels each: a
+    dispatch waits for the latest row such that more than ``ahead`` kernels are launched from that
+    row through the dispatch.
     """
-    # As Python's integers where sums could overflow; a host far ahead never waits.
+    # Python's integers where sums could overflow.
     if float(launches.sum(dtype=np.float64)) >= 2**61:
         launches = launches.astype(object)
     until, number = np.cumsum(launches), np.arange(len(launches))
@@ -192,8 +194,8 @@ def ahead_of(launches: Ints, ahead: int) -> tuple[Ints, Ints]:
 
 @dataclass(frozen=True, eq=False)
 class _Writer:
-    """Writes dispatches behind the tasks of a task graph; entry e of step k is row first + k x
-    entries + e.
+    """Writes dispatches after the tasks of a task graph; entry e of step k is row (tasks + k x
+    entries + e).
     """
 
     graph: TaskGraph
@@ -202,12 +204,12 @@ class _Writer:
 
     @property
     def steps(self) -> int:
-        """How many steps there are."""
+        """The number of steps."""
         return self.graph.steps
 
     @property
     def _each(self) -> int:
-        """Dispatches a step."""
+        """The number of dispatches in a step."""
         return len(self.entries.task)
 
     @property
@@ -217,7 +219,7 @@ class _Writer:
 
     @cached_property
     def _threads(self) -> list[tuple[str, int, Ints]]:
-        """By thread its name, its first device, and its entries; in the order of the devices."""
+        """The name, the first device and the entries of each thread, in the order of devices."""
         names = self.dispatches.threads
         numbers: dict[str, int] = {}
         first = {names[d]: d for d in sorted(names, reverse=True)}
@@ -273,7 +275,7 @@ class _Writer:
         )
 
     def _names(self, names: Sequence[str]) -> Sequence[str]:
-        """The names of all tasks; of several steps they are made when they are read."""
+        """The names of all tasks; those of several steps are made when they are read."""
         count, behind = self.steps * self._each, len(names)
         if not isinstance(names, Lazy):
             return (*names, *map(self._name, range(count)))
@@ -282,7 +284,9 @@ class _Writer:
         )
 
     def _name(self, number: int) -> str:
-        """The name of a dispatch: that of its task, of a rank of a collective with its device."""
+        """The name of a dispatch: "dispatch" and its task's name, with the device for a rank of a
+        collective.
+        """
         step, e = divmod(number, self._each)
         device = self.graph.devices[self.entries.device[e]]
         if not self.entries.eager[e]:
@@ -291,7 +295,7 @@ class _Writer:
         in_ranks = int(self.entries.op[e]) in self.dispatches.prepared.rings
         return f"dispatch {name}@{device}" if in_ranks else f"dispatch {name}"
 
-    # What waits for what, as (before, after)
+    # Edges, as (before, after)
 
     def _edges(self) -> tuple[Ints, Ints]:
         releases = self.entries.releases
@@ -306,24 +310,27 @@ class _Writer:
         return before, after
 
     def _ahead(self, entries: Ints, ahead: int) -> tuple[Ints, Ints]:
-        """On one device a dispatch waits for the end of what is too far behind (``ahead_of``)."""
+        """Edges on a device from the ends of ops so far behind that a dispatch must wait for them
+        (``ahead_of``).
+        """
         before, after = ahead_of(np.tile(self.entries.launches[entries], self.steps), ahead)
         return self._after_ends(entries, before, self._in_steps(entries)[after])
 
     def _blocked(self, entries: Ints) -> tuple[Ints, Ints]:
-        """On one thread the next dispatch waits for the end of an op that blocks."""
+        """Edges on a thread from the ends of ops that block it to the next dispatch."""
         number = np.arange(len(entries) * self.steps)
         step, place = np.divmod(number, len(entries))
         task = self.entries.task[entries][place] + self._begins[step]
-        # A collective has several dispatches there: what waits is the next of another op.
+        # A collective may have several dispatches on a thread: the next dispatch of another op
+        # waits.
         begins = np.flatnonzero(np.append(True, task[1:] != task[:-1]))
         blocks = self.entries.blocks[entries][begins[:-1] % len(entries)]
         after = self._in_steps(entries)[begins[1:][blocks]]
         return self._after_ends(entries, begins[:-1][blocks], after)
 
     def _after_ends(self, entries: Ints, before: Ints, after: Ints) -> tuple[Ints, Ints]:
-        """Rows wait for the ends of what these dispatched: numbers in ``entries`` repeated by
-        step.
+        """Edges to the rows ``after`` from the ends of the ops that the dispatches ``before``
+        released; the latter are numbers in ``entries``, repeated by step.
         """
         step, place = np.divmod(before, len(entries))
         ends = taken(self.entries.ends, entries[place])

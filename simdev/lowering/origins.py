@@ -1,9 +1,8 @@
-"""Where the times of a step come from: the rungs of the cost ladder that answered for its ops and
-for what its hosts spend on them.
+"""The sources of a step's times: the rungs of the cost ladder for its ops and for the dispatches of
+its hosts.
 
-``execution.scenario`` asks for both, and reports print them
-(``report.measures.costs`` and ``hosts``). Large models count their rungs by themselves
-(``_sources`` in hybrid/__init__.py).
+``execution.scenario`` collects them, and reports print them (``report.measures.costs`` and
+``hosts``). Large models count their rungs in ``_sources`` of hybrid/__init__.py.
 """
 
 from __future__ import annotations
@@ -25,8 +24,8 @@ from .prepare import Prepared
 
 
 class SharedCost(NamedTuple):
-    """Ops of one kind that cost the same on one kind of device: the first of them, its device, and
-    how many.
+    """Ops of one kind with equal costs on one kind of device: the first op, its device, the cost,
+    and the number of ops.
     """
 
     op: int
@@ -38,14 +37,15 @@ class SharedCost(NamedTuple):
 def op_costs(
     prepared: Prepared, devices: Sequence[int], copies: Ints | None
 ) -> tuple[SharedCost, ...]:
-    """The costs of the ops on their devices (by op), in the order of the first; ops of unknown cost
-    are left out. ``copies``: how many devices each represents (None: itself).
+    """The shared costs of ops, in the order of their first ops; ops of unknown cost are left out.
+    ``devices`` are by op, ``copies`` is the number of devices that each device represents (None:
+    itself).
     """
     times = [1] * len(prepared.cluster.devices) if copies is None else copies.tolist()
     ops, kinds = prepared.graph.ops, [device.kind for device in prepared.cluster.devices]
     first: dict[tuple[str, str, int], tuple[int, int, OpCost]] = {}
     counts: Counter[tuple[str, str, int]] = Counter()
-    # Graphs repeat their layers: costs are summed for ops that share one, not for each.
+    # Graphs repeat their layers, so costs are summed for ops that share a cost, not op by op.
     for op, device in enumerate(devices):
         cost = prepared.cost(op, device)
         if cost is not None:
@@ -56,7 +56,7 @@ def op_costs(
 
 
 def rung_shares(costs: Iterable[SharedCost]) -> dict[str, float]:
-    """The share of the summed op time by rung, for the rungs that gave any; empty where no op takes
+    """The share of each rung in the summed op time, where it is above 0; empty where no op takes
     time.
     """
     totals = dict.fromkeys(RUNGS, Fraction(0))
@@ -67,10 +67,11 @@ def rung_shares(costs: Iterable[SharedCost]) -> dict[str, float]:
 
 
 def expected_error(costs: Iterable[SharedCost]) -> float | None:
-    """Mean of the expected relative errors, weighted by time; None where an estimate has none.
+    """The mean of the expected relative errors, weighted by time; None where any estimate has no
+    expected error.
 
-    Given and measured times without one count as exact. The mean bounds the expected error of the
-    summed op time, which it equals where all errors go the same way.
+    Given and measured times without an expected error count as exact. The mean bounds the expected
+    error of the summed op time, which it equals where all errors have the same sign.
     """
     return _mean_error([(float(cost.seconds * number), cost) for _, _, cost, number in costs])
 
@@ -85,8 +86,8 @@ def _mean_error(times: Iterable[tuple[float, OpCost | HostCost]]) -> float | Non
 
 
 def cost_misses(prepared: Prepared, costs: Iterable[SharedCost]) -> tuple[CostMiss, ...]:
-    """The costs that had to be estimated, the longest in sum first; ops of one kind with one cost
-    are counted together.
+    """The costs that were estimated, those with the largest total first; ops of a kind that share a
+    cost are counted together.
     """
     misses = [_miss(prepared, shared) for shared in costs if shared.cost.rung not in KNOWN]
     return tuple(sorted(misses, key=lambda miss: -miss.seconds))
@@ -111,10 +112,10 @@ def _miss(prepared: Prepared, shared: SharedCost) -> CostMiss:
 class HostOrigins:
     """Figures of the hosts of a step.
 
-    ``dispatches`` counts their dispatches (a replayed graph once a device), ``unknown`` the ones of
-    unknown time (they count 0), ``rungs`` is the share of their time by the rung that gave it,
-    ``rel_err`` its expected relative error (``expected_error``).
-    ``short_ps`` is the mean time of the ops on accelerators without a host (0: there are none).
+    ``dispatches`` is the number of dispatches (a replayed graph counts once for each device),
+    ``unknown`` the number of those of unknown time (which take 0), ``rungs`` the share of each rung
+    in their time, ``rel_err`` its expected relative error (``expected_error``). ``short_ps`` is the
+    mean time of the ops on accelerators without a host (0: there are none).
     """
 
     dispatches: int
@@ -130,8 +131,8 @@ class HostOrigins:
 def host_origins(
     prepared: Prepared, devices: Ints, dispatches: Dispatches | None, copies: Ints | None
 ) -> HostOrigins:
-    """Figures of the hosts of a step whose ops run on ``devices`` (indices, by op), each of which
-    represents so many ``copies`` (None: itself).
+    """Figures of the hosts of a step whose ops run on ``devices`` (indices, by op); ``copies`` is
+    the number of devices that each device represents (None: itself).
     """
     cluster, totals = prepared.cluster, Counter[str]()
     times = [1] * len(cluster.devices) if copies is None else copies.tolist()

@@ -1,14 +1,14 @@
 """The schedule of a strategy's pipeline, and the pass that turns a schedule and the times of its
 stages into tasks.
 
-Every action is a task of its rank's compute queue, whose order is fixed by the table. A tensor that
-goes to a stage of another rank is a transfer. From times alone it takes the latency between the two
-and holds nothing: transfers never wait. On a cluster (Site) it is bytes on their way there.
+Every action is a task in its rank's compute queue, whose order the schedule's table fixes. A tensor
+for a stage on another rank is a transfer. Without a cluster it takes the latency between the stages
+and holds no queue: transfers never wait. On a cluster (Site) it is a number of bytes on a route.
 
 ``simdev pipeline`` and PipeDream's planner call ``pipeline_task_graph``; pipelines over graphs
-(stages.py) and large models (hybrid) take ``schedule_of`` alone and write their own tasks. For what
-an action waits is told by ``nouns.schedules`` (NEEDS, READERS); large models read it there, too.
-Over a graph the tensors tell it.
+(stages.py) and large models (hybrid) only call ``schedule_of`` and write their own tasks.
+``nouns.schedules`` (NEEDS, READERS) says which actions an action waits for, also for large models.
+Over a graph the tensors say it.
 """
 
 from __future__ import annotations
@@ -44,15 +44,15 @@ from .prepare import Prepared
 from .sharing import with_sharing
 from .transfer import add_hops, add_reserves, chunks_of, on_cluster, resources
 
-# By kind of action; a whole backward is a backward too.
+# The kind of task of each kind of action; a whole backward counts as a backward.
 KINDS = {FORWARD: "forward", BACKWARD: "backward", INPUT: "backward", WEIGHT: "weight gradient"}
 UPDATING = (BACKWARD, WEIGHT)  # the kinds after which an asynchronous schedule updates weights
 
 
 def schedule_of(p: Parallelism, large: bool = False) -> Schedule:
-    """The schedule that a parallelism names or holds, of a graph with ops or a ``large`` model:
-    that may run in two directions and do some backwards whole and some in two, and one of SEARCHED
-    has its shape alone (``named_schedule``). Raises InputError.
+    """The schedule that a parallelism names or contains as a table, for a graph of ops or a
+    ``large`` model. Only a large model may run in two directions, or mix whole and split backwards;
+    its schedule of SEARCHED has only a shape here (``named_schedule``). Raises InputError.
     """
     if p.table is None:
         name = full_name(p.schedule)
@@ -87,7 +87,7 @@ def _schedule_problems(schedule: Schedule, p: Parallelism, large: bool) -> Itera
             yield f"{name}: is {given}, but the table has {count}"
     if large:
         return
-    # An op belongs to one kind of action of its stage: it cannot be whole here and in two there.
+    # An op belongs to one kind of action of its stage, so backwards cannot be of both kinds.
     for stage, kinds in enumerate(schedule.kinds):
         if {BACKWARD, INPUT} <= kinds:
             yield f"table: stage {stage} does some backwards whole and some in two; do all alike"
@@ -97,9 +97,9 @@ def _schedule_problems(schedule: Schedule, p: Parallelism, large: bool) -> Itera
 class Site:
     """The cluster on which a pipeline runs: the device (index) of each rank, and bytes.
 
-    ``forth[s]`` goes from stage s to stage s + 1 for each microbatch, ``back[s]`` comes from there.
-    By stage ``states`` are held throughout beside the weights, ``gradients`` from a backward to its
-    update, and ``workspace`` throughout, once.
+    ``forth[s]`` bytes go from stage s to stage s + 1 for each microbatch, ``back[s]`` bytes come
+    back. By stage, ``states`` (beside the weights) and ``workspace`` are held for the whole step,
+    ``gradients`` from a backward to its update.
     """
 
     prepared: Prepared
@@ -112,22 +112,23 @@ class Site:
 
 
 WRAPAROUNDS = ("every", "first")
-"""Which microbatches of a round of p wait for what the last rank sends to the first."""
+"""Which microbatches wait for the transfer from the last rank to the first: all, or the first of
+every p."""
 
 
 def pipeline_task_graph(
     schedule: Schedule, times: StageTimes, site: Site | None = None, wraparound: str = "every"
 ) -> TaskGraph:
     """The task graph of a pipeline: first a task for each of ``schedule.actions``, in their order,
-    then for each round of a stage with replicas their synchronisation, then the transfers.
+    then the synchronisations of stages with replicas, one for each round, then the transfers.
 
-    A synchronisation holds the replicas' queues together: it begins when the last of them has gone
-    backward, and none goes on before it ends. Without a ``site`` each rank is a device, and
+    A synchronisation holds the queues of all replicas together: it begins when the last replica has
+    gone backward, and none goes on before it ends. Without a ``site`` each rank is a device, and
     transfers take the latencies of ``times``; on a site they take the cluster's routes in its queue
     mode. Where chunks go around from the last rank to the first, ``wraparound`` says which
-    microbatches wait for that transfer and the one back (WRAPAROUNDS): "first" is how Zero Bubble's
-    script rates interleaved 1F1B. Raises InputError where times together exceed what a task graph
-    may hold, where they are of another schedule, or no route joins two devices.
+    microbatches wait for this transfer and the one back (WRAPAROUNDS): "first" is how Zero Bubble's
+    script rates interleaved 1F1B. Raises InputError where the sum of times is too large for a task
+    graph, where times are of another schedule, or no route joins two devices.
     """
     if wraparound not in WRAPAROUNDS:
         raise InputError(f'wraparound: must be {" or ".join(WRAPAROUNDS)}, got "{wraparound}"')
@@ -157,13 +158,13 @@ class _Pipeline:
             self.names = tuple(device.name for device in site.prepared.cluster.devices)
             self.columns = Columns(site.prepared.memory, resources(site.prepared.fabric))
         self.rows = schedule.number
-        # Two that overlap begin with the first of them and end with the second.
+        # A pair of overlapping actions begins with its first action and ends with its second.
         self.pairs = {} if times.overlapped is None else schedule.pairs
         self.begins = self.rows | {last: self.rows[first] for first, last in self.pairs.items()}
         self.ends = self.rows | {first: self.rows[last] for first, last in self.pairs.items()}
         self.comm = list(map(picoseconds, times.comm))
         self.updates: dict[Action, int] = {}  # the synchronisation that a backward waits for
-        self.flushes: list[tuple[list[int], int]] = []  # devices, and what they sum up at the end
+        self.flushes: list[tuple[list[int], int]] = []  # devices, and their synchronisation
 
     def task_graph(self) -> TaskGraph:
         """The finished task graph."""
@@ -180,7 +181,7 @@ class _Pipeline:
             add_reserves(self.columns, self.site.prepared)
             graph = on_cluster(self.columns, self.site.prepared)
             return with_sharing(graph, self.site.prepared.fabric)
-        # Unlimited: a schedule and its times tell of no devices.
+        # Memory is unlimited: a schedule with times has no real devices.
         capacity = np.full(self.schedule.ranks, -1, np.int64)
         tasks, buffers = self.columns.task_columns(), self.columns.buffer_columns()
         return TaskGraph(tasks, tuple(self.columns.resources), buffers, self.names, capacity)
@@ -203,7 +204,9 @@ class _Pipeline:
             )
 
     def _durations_of_pairs(self) -> dict[Action, int]:
-        """Ps of actions that overlap: together the time of both, each in proportion to its own."""
+        """The ps of overlapping actions: the time of a pair is divided in proportion to their own
+        times.
+        """
         alone, durations = self.times.ps(), dict[Action, int]()
         for first, last in self.pairs.items():
             assert self.times.overlapped is not None
@@ -214,8 +217,8 @@ class _Pipeline:
         return durations
 
     def _add_synchronisations(self) -> None:
-        """Tasks in which the replicas of a stage synchronise, after a backward of each or after
-        all.
+        """Add the tasks in which the replicas of a stage synchronise: after a backward of each
+        (asynchronous schedules), or after all backwards.
         """
         if self.times.sync is None:
             return
@@ -255,8 +258,8 @@ class _Pipeline:
             queues[device] = replace(queues[device], policy="fixed", sequence=tuple(order))
 
     def _connect(self, action: Action) -> None:
-        """Let the readers of an action wait for it: on its rank directly, on another one behind a
-        transfer.
+        """Let the readers of an action wait for it: directly on its rank, through a transfer on
+        another.
         """
         before, source = self.ends[action], self._device(action)
         for waiting in readers(action, self.rows):
@@ -268,7 +271,7 @@ class _Pipeline:
             if self.site is not None:
                 self._send(action, waiting, label, self.site)
                 continue
-            # A link is told by the stage before it, whichever way it is crossed.
+            # Links are numbered by the stage before them, in both directions.
             link = min(action.stage, waiting.stage)
             latency, ends = self.comm[link], (source, destination)
             op = self.rows[action]
@@ -278,7 +281,7 @@ class _Pipeline:
                 self.columns.release(send, [after])
 
     def _waits(self, link: int, microbatch: int) -> bool:
-        """Whether a microbatch waits for what comes over the link behind a stage."""
+        """Whether a microbatch waits for the transfer over the link behind a stage."""
         homes, last = self.schedule.rank_of, self.schedule.ranks - 1
         around = (homes[link], homes[link + 1]) == (last, 0)
         return self.wraparound == "every" or not around or microbatch % self.schedule.ranks == 0
@@ -295,15 +298,15 @@ class _Pipeline:
         columns.release(before, begins)
         for task in arrives:
             columns.release(task, [self.rows[waiting]])
-        # A stage goes backward through what it read.
+        # A stage needs its inputs again in the backward.
         ends = (FORWARD, *UPDATING) if forth else (BACKWARD, INPUT)
         rows = (self.rows.get(waiting._replace(kind=kind)) for kind in ends)
         here = [row for row in rows if row is not None]
         columns.buffer(label, destination, size, "received copies", arrives[0], here)
 
     def _add_weights(self) -> None:
-        """The weights of every replica, of which asynchronous schedules stash several versions, and
-        what is held beside them.
+        """Add the weights of every replica (asynchronous schedules stash several versions), and the
+        other persistent buffers.
         """
         versions, buffer = weight_versions(self.schedule), self.columns.buffer
         for stage, count in enumerate(self.schedule.replicas):
@@ -320,8 +323,8 @@ class _Pipeline:
                     buffer(f"states of {owner}", device, states, "optimizer state", PERSISTENT)
 
     def _add_activations(self, action: Action) -> None:
-        """The activations of a forward: until the whole backward, or one part until each half of
-        it.
+        """Add the activations of a forward, held until the whole backward, or a part until each
+        half of it.
         """
         replica, device = self.schedule.replica(action), self._device(action)
         filler, buffer = self.rows[action], self.columns.buffer

@@ -1,13 +1,13 @@
-"""The pass that marks the tasks which slow each other on a device or a link: computation beside
-copies, copies that go both ways at once.
+"""The pass that marks tasks which slow each other on a device or a link: computation beside copies,
+and copies in both directions of a link.
 
-Measured on an H100: copies between host and device in both directions at once take 1.15 times
-longer, a kernel that memory holds up 1.02 times beside a copy, products none
+Measured on an H100: copies between host and device in both directions at once take 1.15 times as
+long, a memory-bound kernel 1.02 times as long beside a copy, matrix products no longer
 (profiles/h100/measured/overlap.json). Nothing is slowed where cluster and devices give no factor.
 
-``lower_step`` and ``pipeline_task_graph`` call it last. Marked tasks are made longer in one place
-for both engines (``execution.engine``). Large models and credits refuse such clusters
-(``refuse_slowing``), and the oracle's kernels leave them to lowering (``slows``).
+``lower_step`` and ``pipeline_task_graph`` call it last. ``execution.engine`` lengthens marked tasks
+for both engines. Large models and credits refuse such clusters (``refuse_slowing``), and the
+oracle's kernels leave them to lowering (``slows``).
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ def slows(cluster: Cluster) -> bool:
 
 
 def refuse_slowing(cluster: Cluster, who: str) -> None:
-    """Raises InputError where tasks slow each other and ``who`` does not know of it."""
+    """Raise InputError where tasks slow each other, which ``who`` does not support."""
     if slows(cluster):
         raise InputError(f"beside_copies, both_ways: {who} does not know them yet; leave them out")
 
 
 def computing(tasks: Tasks) -> Rows:
-    """By task the device on which it computes; nothing is computed by what takes no time."""
+    """The device on which each task computes; tasks that take no time compute nowhere."""
     kinds = np.array(tasks.kind, dtype=object)
     computes = (kinds != TRANSFER) & (kinds != COLLECTIVE) & (tasks.duration > 0)
     rows = np.flatnonzero(computes)
@@ -46,10 +46,10 @@ def computing(tasks: Tasks) -> Rows:
 
 
 def with_sharing(task_graph: TaskGraph, fabric: Fabric) -> TaskGraph:
-    """The task graph with the tasks marked that slow each other on its cluster.
+    """The task graph, with the tasks marked that slow each other on its cluster.
 
-    Under fair links the two ways of a link share one more capacity: each flow keeps its rate alone,
-    all together get what both ways at once carry.
+    Under fair links the two directions of a link share a further capacity: a flow alone keeps its
+    rate, and flows in both directions together get the total rate of both directions at once.
     """
     if not slows(fabric.cluster):
         return task_graph
@@ -64,7 +64,7 @@ def with_sharing(task_graph: TaskGraph, fabric: Fabric) -> TaskGraph:
 
 
 def _ways(cluster: Cluster) -> Mapping[int, int]:
-    """By half-link the first half-link of its link, of those whose two ways slow each other."""
+    """The first half-link of each half-link's link, for links whose two ways slow each other."""
     half_links = cluster.half_links
     return {
         row: row - (row > 0 and half_links[row - 1].link is half_link.link)
@@ -98,7 +98,7 @@ def _moves(tasks: Tasks) -> Ints:
 
 
 def _beside_copies(tasks: Tasks, cluster: Cluster) -> Iterator[Sharing]:
-    """The computing tasks of each device, beside the transfers that begin or end there."""
+    """The computing tasks of devices, with the transfers that begin or end there, by slowdown."""
     computed, moves = computing(tasks), _moves(tasks)
     ends = np.concatenate((tasks.source[moves], tasks.destination[moves]))
     factor = [Fraction(device.beside_copies) for device in cluster.devices]
@@ -113,7 +113,7 @@ def _beside_copies(tasks: Tasks, cluster: Cluster) -> Iterator[Sharing]:
 
 
 def _both_ways(tasks: Tasks, fabric: Fabric) -> Iterator[Sharing]:
-    """Transfers over a link in one direction, beside the ones in the other."""
+    """The transfers over links in one direction, with those in the other, by slowdown."""
     half_links, ways = fabric.cluster.half_links, _ways(fabric.cluster)
     crossed: dict[Fraction, tuple[list[tuple[int, int]], list[tuple[int, int]]]] = {}
     for task in _moves(tasks).tolist():

@@ -1,9 +1,9 @@
-"""A strategy's split of a graph, and its synchronisation taken out: remembered for those who ask
-again.
+"""A strategy's split of a graph, with synchronisations taken out under a policy; the last results
+are remembered.
 
-``lower_step`` asks for both, reports and the oracle for the split of the very strategy that they
-have lowered. ``partition`` splits and ``sync.weights`` takes synchronisations out; this module has
-no rule of its own.
+``lower_step`` needs both; reports and the oracle need the split of the strategy that they have
+lowered. ``partition`` splits and ``sync.weights`` takes synchronisations out; this module only
+calls them.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from .sync.weights import Weight, gated
 
 
 class Split(NamedTuple):
-    """A graph after its ops were split: shards, their placement as a strategy, and what each was
-    made from.
+    """A graph after its ops were split: the shards, their placement as a strategy, and the origin
+    of each shard by name.
     """
 
     prepared: Prepared
@@ -33,14 +33,14 @@ class Split(NamedTuple):
 Shards = tuple[Partitioned, Prepared]
 
 
-# The last answers only: whoever lowers a strategy and then reports on it asks twice. Shards are
-# kept by graph and costs, for neither links nor the order of queues say how ops are split.
+# Only the last results: lowering a strategy and then reporting on it needs them twice. Shards are
+# kept by graph and costs, for links and the order of queues do not change how ops are split.
 _LAST: WeakKeyDictionary[Prepared, tuple[Strategy, Split, tuple[Weight, ...]]] = WeakKeyDictionary()
 _LAST_SHARDS: WeakKeyDictionary[CostedGraph, tuple[object, Shards]] = WeakKeyDictionary()
 
 
 def split(prepared: Prepared, strategy: Strategy) -> Split:
-    """The graph with the ops split as the strategy says; as it is where it splits nothing.
+    """The graph with its ops split by the strategy; unchanged where the strategy splits nothing.
 
     Raises InputError.
     """
@@ -48,8 +48,8 @@ def split(prepared: Prepared, strategy: Strategy) -> Split:
 
 
 def split_gated(prepared: Prepared, strategy: Strategy) -> tuple[Split, tuple[Weight, ...]]:
-    """The graph split; under a policy of synchronisation with its synchronisations taken out, and
-    these: the policy says what happens in their place. Raises InputError.
+    """The split graph; under a policy of synchronisation without its synchronisations, which are
+    returned as weights: the policy replaces them. Raises InputError.
     """
     policy = isinstance(strategy.sync, Sync)
     if not strategy.splits and not policy:
@@ -61,11 +61,11 @@ def split_gated(prepared: Prepared, strategy: Strategy) -> tuple[Split, tuple[We
 
 
 def rows_of(prepared: Prepared, strategy: Strategy) -> Rows:
-    """By op of the graph the tasks of a step in which it first runs; for a strategy that splits no
-    op.
+    """For each op of the graph, the tasks of a step in which it first runs; for strategies that
+    split no op.
 
-    Ops are the first tasks of a step. An op that a policy of synchronisation takes out has its
-    gates as tasks.
+    Ops are the first tasks of a step. The tasks of an op that a policy of synchronisation takes out
+    are its gates.
     """
     (there, _, _), weights = split_gated(prepared, strategy)
     places = {name: [row] for name, row in there.graph.index.items()}

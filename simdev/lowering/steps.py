@@ -1,10 +1,10 @@
-"""Steps that follow one another: what a step releases in the next one, and the task graph of
-several.
+"""Steps that follow one another: the edges from a step to the next, and the task graph of several
+steps.
 
-``following`` has the rule for steps and microbatches (rule 10 of the execution contract), and every
-strategy over a graph of ops takes its edges from there. ``iterated`` repeats a step;
-``execution.period`` asks it for more steps until they repeat. Policies add edges of their own
-averages (sync/__init__.py), and loaders drop some (``sent_once``).
+``following`` has the rule for steps and microbatches (rule 10 of the execution contract), and makes
+these edges for every strategy over a graph of ops. ``iterated`` repeats a step;
+``execution.period`` calls it with more steps until they repeat. Policies add edges from their
+averages (sync/__init__.py), and loaders drop some edges (``sent_once``).
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from .hosts import Dispatches, dispatched
 
 @dataclass(frozen=True, slots=True)
 class Push:
-    """A message of a worker that its credit counts: its first task, its bytes, and the task that
-    arrives last.
+    """A message that counts against its worker's credit: its first task, its bytes, and the task
+    that arrives last.
 
     ``rank`` is its priority, which rises by ``later`` from step to step.
     """
@@ -43,18 +43,17 @@ class Push:
 
 @dataclass(frozen=True, eq=False)
 class LoweredStep:
-    """The task graph of one step, and how others follow it.
+    """The task graph of one step, and its edges to the next step.
 
-    ``across`` are pairs (task, task of the next step that waits for it). ``later`` is by how much
-    the priority of each task rises from step to step (None: none does), so that what belongs to an
-    earlier step can go first. ``pushes`` are the messages that a credit counts, where there is one.
-    ``synchronised`` counts the gradients that a policy synchronises (None: there is no policy).
-    Of a ``round`` of several steps only the last has the last ``once_a_round`` tasks, and releases
-    with them; the others do without.
-    ``microbatch`` is the task graph of one microbatch with all that is done once a step, where a
-    step holds several. ``stages`` is the stage of each op of the graph in a pipeline (else empty).
-    ``dispatches`` are those of the step's hosts, which no task graph here holds yet (see
-    ``iterated``).
+    ``across`` are pairs (task, task of the next step that waits for it). ``later`` is the rise of
+    each task's priority from step to step (None: no rise), so that tasks of an earlier step can go
+    first. ``pushes`` are the messages that count against a credit, where there is one.
+    ``synchronised`` is the number of gradients that a policy synchronises (None: no policy).
+    A ``round`` has several steps, of which only the last has the last ``once_a_round`` tasks.
+    ``microbatch`` is the task graph of one microbatch with all tasks that run once a step, where a
+    step has several microbatches. ``stages`` is the stage of each op of the graph in a pipeline
+    (else empty). ``dispatches`` are those of the step's hosts, which ``iterated`` adds to the task
+    graph.
     """
 
     task_graph: TaskGraph
@@ -70,17 +69,17 @@ class LoweredStep:
 
 
 def most_rounds(step: LoweredStep) -> int:
-    """How many rounds may follow one another at most (MAX_TASKS)."""
+    """The most rounds that fit in MAX_TASKS tasks."""
     return MAX_TASKS // max(len(step.task_graph.tasks) * step.round, 1)
 
 
 def iterated(step: LoweredStep, rounds: int) -> TaskGraph:
-    """So many rounds, one after another, and behind them what their hosts dispatch; a round is one
-    step where the step says nothing else.
+    """The task graph of ``rounds`` rounds, one after another, followed by the dispatches of all
+    hosts. A round has ``step.round`` steps.
 
-    Task r of step k is row k * len(step) + r where steps are alike (else see
+    Task r of step k is row k * len(step) + r where all steps have the same tasks (else see
     ``TaskGraph.step_begins``) and is named ``name~k`` from the second step on; ``op`` stays the row
-    of the first. Raises InputError for more than 10 million tasks.
+    in the first step. Raises InputError for more than 10 million tasks.
     """
     graph, count = step.task_graph, rounds * step.round
     if count == 1:
@@ -98,9 +97,10 @@ def iterated(step: LoweredStep, rounds: int) -> TaskGraph:
 
 
 def last_ops(graph: Graph, task_graph: TaskGraph, placement: Sequence[int]) -> dict[int, list[int]]:
-    """By device its forward and backward ops that none of its others waits for.
+    """The last forward and backward ops of each device: those for which no other op of the device
+    waits.
 
-    Collectives are none of them: a device computes on while it takes part in one.
+    Collectives do not count: a device computes on while it takes part in one.
     """
     count = len(graph.ops)
     computes = [op.phase != "update" and not is_collective(op) for op in graph.ops]
@@ -115,10 +115,10 @@ def last_ops(graph: Graph, task_graph: TaskGraph, placement: Sequence[int]) -> d
 
 
 def updates_of_leaves(graph: Graph, origins: Mapping[str, Origin]) -> dict[int, list[int]]:
-    """For each parameter that an update writes, the updates that its next use waits for.
+    """For each parameter that updates write, the updates that its next use waits for.
 
-    A part of a split parameter (``origins``) that no update reads is a copy: its update is placed
-    elsewhere and reads a copy there. It waits for the updates of all parts that overlap with it.
+    A part of a split parameter (``origins``) that no update reads is a copy, whose update runs on
+    another device. It waits for the updates of all parts that overlap with it.
     """
     updates = defaultdict[int, list[int]](list)
     written = defaultdict[str, list[tuple[Origin, int]]](list)
@@ -152,12 +152,12 @@ def following(
 ) -> list[tuple[int, int]]:
     """Pairs (op, op of the next step that waits for it), as positions in the graph.
 
-    A parameter waits for its updates, whatever device these run on (``updates_of_leaves``; the
-    parts of split ops come from ``origins``). The way back of new weights from another device takes
-    no time. Whatever else waits for nothing in its step (the batch) waits
-    for the last forward and backward ops of its device (``ends``), as the ops of an in-order stream
-    do, and for updates there that name no parameter; on a device that holds nothing but such ops,
-    for the ops that read it: a loader keeps one batch. ``gates`` wait for tasks that are no ops.
+    A parameter waits for its updates, on any device (``updates_of_leaves``; ``origins`` has the
+    parts of split ops). Sending new weights back from another device takes no time. All other ops
+    without predecessors in their step (the batch) wait for the last forward and backward ops of
+    their device (``ends``), as in an in-order stream, and for updates there that name no parameter.
+    On a device with no other ops they wait for their readers: a loader keeps one batch. ``gates``
+    wait for tasks that are not ops, and are left out.
     """
     unnamed = dict[int, list[int]]()
     written = updates_of_leaves(graph, origins)
@@ -174,5 +174,5 @@ def following(
         before = [*ends.get(device, ()), *unnamed.get(device, ())]
         before += readers[i] if roots.issuperset(before) else []
         edges += [(op, i) for op in before if op != i]
-    # Sorted, for roots are a set: ids must not depend on its order.
+    # Sorted, because ids must not depend on the order of the set ``roots``.
     return sorted(edges)

@@ -1,10 +1,10 @@
 """The transfers of a placement, and the tasks, queues and reserves of a cluster.
 
-``build`` writes them, and ``pipeline_task_graph`` writes messages over the same routes. A way to
-transfer (``Cluster.transfer``) is a case of ``transfers`` here and of the oracle's kernels
-(``oracle.placements.step``, ``oracle.splits.fan``), which share ``destinations`` alone. What a
-route holds and how long it takes is told by ``nouns.fabric``; policies send messages of their own
-over it (sync/exchange.py).
+``build`` writes them, and ``pipeline_task_graph`` writes messages over the same routes. Each
+transfer mode (``Cluster.transfer``) is a case of ``transfers`` here and of the oracle's kernels
+(``oracle.placements.step``, ``oracle.splits.fan``), which share only ``destinations``.
+``nouns.fabric`` has the queues and times of routes; policies send other messages over them
+(sync/exchange.py).
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from ..nouns.taskgraph import OUTSIDE, PERSISTENT, Floats, Ints, Resource, TaskG
 from .columns import NONE, Columns
 from .prepare import WORKSPACES, Prepared
 
-# A chunk is a task: a tensor of gigabytes in chunks of a few bytes would have no end.
+# A chunk is a task: a tensor of gigabytes in chunks of a few bytes would have too many.
 MAX_CHUNKS = 100_000
 Column = list[int] | Ints
 
 
-# The compiled oracle runs this very source, so it is written in plain loops over indexed columns.
+# The compiled oracle compiles this source, so it is written as plain loops over indexed columns.
 def destinations(
     consumers: Column, begin: int, end: int, placement: Column, source: int, targets: Column
 ) -> int:
-    """Write the devices other than ``source`` that hold some of ``consumers[begin:end]`` to
-    ``targets``, ascending.
+    """Write the devices of ``consumers[begin:end]`` other than ``source`` to ``targets``,
+    ascending.
 
-    Returns how many there are. ``targets`` has room for every device.
+    Returns their number. ``targets`` has room for every device.
     """
     count = 0
     for e in range(begin, end):
@@ -54,12 +54,11 @@ def destinations(
 
 @dataclass(frozen=True, slots=True)
 class Transfer:
-    """One tensor on its way to one device (to several under multicast), for some of its consumers
-    there.
+    """A transfer of a tensor to a device (to several under multicast), for consumers there.
 
     ``tensor`` is a row of Reads, ``destinations`` device indices, ``consumers`` op positions,
-    ``segments`` the pieces of the route in series, ``chunks`` the sizes in bytes into which it is
-    cut on each of them.
+    ``segments`` the pieces of the route in series, ``chunks`` the bytes of the chunks into which
+    the tensor is cut on each piece.
     """
 
     tensor: int
@@ -75,7 +74,7 @@ def transfers(prepared: Prepared, placement: list[int]) -> Iterator[Transfer]:
     """
     reads, mode, rings = prepared.reads, prepared.cluster.transfer, prepared.rings
     reads_there = prepared.reads_there
-    # One list for all tensors, written again for each: most of them go nowhere.
+    # A list used again for each tensor: most tensors are sent nowhere.
     targets = [0] * len(prepared.cluster.devices)
     numbers = (column.tolist() for column in (reads.producer, reads.output, reads.bytes))
     tensors = zip(*numbers, reads.consumers.each(), strict=True)
@@ -119,8 +118,8 @@ def _transfer(
 
 
 def chunks_of(prepared: Prepared, size: int, segments: Sequence[Segment]) -> tuple[int, ...]:
-    """Sizes of the chunks: full ones and a rest, by the smallest chunk of the staging devices
-    passed.
+    """The bytes of the chunks of a transfer: full ones and a rest, by the smallest chunk size of
+    the staging devices on the route. Raises InputError.
     """
     if len(segments) == 1:
         return (size,)
@@ -137,24 +136,26 @@ def chunks_of(prepared: Prepared, size: int, segments: Sequence[Segment]) -> tup
 
 
 def in_pieces(size: int, piece: int) -> tuple[int, ...]:
-    """Bytes in full pieces, and a rest."""
+    """The sizes of pieces: full ones, and a rest."""
     count, rest = divmod(size, piece)
     return (piece,) * count + (rest,) * (rest > 0)
 
 
-# What passes write of a cluster: its queues, its reserves, and tasks over its routes.
+# Parts of task graphs that depend on the cluster: queues, reserves, and tasks over routes.
 
 
 def resources(fabric: Fabric) -> list[Resource]:
-    """Every queue of the cluster, all fifo: compute by device, then what transfers hold."""
-    # Device d computes in queue d: engines and reports find a device by its number.
+    """Every queue of the cluster, all fifo: the compute queues of devices, then those of
+    transfers.
+    """
+    # Device d computes in queue d: engines and reports rely on this.
     compute = [Resource(device.name, device=d) for d, device in enumerate(fabric.cluster.devices)]
     return compute + [Resource(queue.name, device=queue.device) for queue in fabric.queues]
 
 
 def add_reserves(columns: Columns, prepared: Prepared, used: Collection[int] = ()) -> None:
-    """Buffers that the framework and the communication library hold on each device; where process
-    groups stand for ranks that are not simulated, on those ``used``.
+    """Add the buffers that the framework and the communication library hold on each device; where
+    process groups contain ranks that are not simulated, only on the devices ``used``.
     """
     names = (*OUTSIDE, *WORKSPACES)
     kinds = (*OUTSIDE, *["workspace"] * len(WORKSPACES))
@@ -175,8 +176,8 @@ def add_hops(
     sent: tuple[int, int, str],
     label: str,
 ) -> tuple[list[int], list[int]]:
-    """Chunks (bytes) piece by piece of a route; ``sent`` are op, output and kind. Returns the tasks
-    of the first and of the last piece.
+    """Add the tasks of chunks (bytes), for each piece of a route; ``sent`` are op, output and kind.
+    Returns the tasks of the first and of the last piece.
     """
     begins, tasks = list[int](), list[int]()
     for hop, segment in enumerate(segments, 1):
@@ -190,7 +191,7 @@ def add_hops(
         if last:
             break
         for task, chunk, size in zip(tasks, names, chunks, strict=True):
-            # The tasks of the next hop follow these, chunk by chunk.
+            # The rows of the next hop follow, chunk by chunk.
             onward = [task + len(tasks)]
             columns.release(task, onward)
             columns.buffer(chunk, stage, size, "staging", task, onward)
@@ -206,11 +207,11 @@ def _add_hop(
     chunks: Sequence[int],
     sent: tuple[int, int, str],
 ) -> list[int]:
-    """A task a chunk over one segment. Returns their rows."""
+    """Add a task for each chunk over a segment. Returns their rows."""
     op, output, kind = sent
     flow, held, tasks = bool(segment.flow_links), segment.resources, list[int]()
     if len(names) > 1 and not segment.waits:
-        # Chunks follow one another even where transfers never wait: a queue for them alone.
+        # Chunks follow one another even where transfers never wait, so they get a queue.
         held = (columns.queue(f"lane {name}"),)
     for chunk, size in zip(names, chunks, strict=True):
         task = columns.task(
@@ -229,7 +230,7 @@ def _add_hop(
         )
         tasks.append(task)
     if flow:
-        # Flows of one transfer share a link and would end together: they too follow one another.
+        # Flows of one transfer would share the links and end together, so they are chained.
         columns.chain(tasks)
     return tasks
 

@@ -1,11 +1,11 @@
 """The pass that fixes the order of the dispatches of hosts, and of the queues of their devices.
 
-The order is that of places in the file under ``fifo`` and ``program``; under ``priority`` the
-topological order that takes the smallest (priority, place) first; under ``fixed`` that of the given
-sequences, merged by heads (execution contract, rule 9). ``lower_step`` and pipelines over graphs
-call it, and hosts.py writes the dispatches in this order. The checker works out the order of
-threads once more (``execution.check.hosts``), and so do the oracle's kernels (``in_file_order`` of
-``oracle.placements.problem``, ``oracle.splits.hosts``).
+Under ``fifo`` and ``program`` this is the order of ops in the file; under ``priority`` the
+topological order that takes the smallest (priority, place) first; under ``fixed`` the given
+sequences, merged by their heads (execution contract, rule 9). ``lower_step`` and pipelines over
+graphs call it, and hosts.py writes the dispatches in this order. The checker
+(``execution.check.hosts``) and the oracle's kernels (``in_file_order`` of
+``oracle.placements.problem``, ``oracle.splits.hosts``) compute the order of threads independently.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from .prepare import Prepared
 
 Ends = Mapping[int, tuple[int, ...]]
 PIECES = ("shard", "copy")
-"""Roles of what runs an op, or a part of it; other roles add something to the graph."""
+"""Roles of shards that run an op or a part of it; shards of other roles are added to the graph."""
 
 
 def in_turns(
@@ -41,10 +41,10 @@ def in_turns(
     origins: Mapping[str, Origin] = {},
     gates: Collection[int] = (),
 ) -> tuple[TaskGraph, Dispatches | None]:
-    """The task graph with the queues of hosted devices fixed, and the dispatches of a step in order
+    """The task graph with fixed queues on hosted devices, and the dispatches of a step in order
     (None where no device has a host).
 
-    ``policy`` is that of the strategy's order, whose sequences the task graph has already.
+    ``policy`` is that of the strategy's order, whose sequences are in the task graph already.
     ``gates`` are ops that only wait for a synchronised weight; no host dispatches them.
     """
     hosted = prepared.cluster.hosted
@@ -67,8 +67,8 @@ def in_turns(
 def in_given_turns(
     prepared: Prepared, whole: TaskGraph, copies: Copies, placement: Sequence[int], ends: Ends
 ) -> Dispatches | None:
-    """The dispatches of a step of a pipeline. ``whole`` holds the copies of all ops, one a
-    microbatch, as its first tasks; its device queues have fixed sequences. ``ends`` are of one
+    """The dispatches of a step of a pipeline. The first tasks of ``whole`` are the copies of all
+    ops, one for each microbatch; its device queues have fixed sequences. ``ends`` are those of one
     microbatch.
     """
     if not prepared.cluster.hosted:
@@ -81,8 +81,9 @@ def in_given_turns(
 
 
 def places(graph: Graph, placement: Sequence[int], origins: Mapping[str, Origin]) -> Ints:
-    """The place of each op in the order of the file. Pieces of one op take the place of that op,
-    ordered by device; sums and gathers that splitting added come before the next piece in the file.
+    """The place of each op in the order of the file. Pieces of a split op take the place of this
+    op, ordered by device; sums and gathers that splitting added come before the next piece in the
+    file.
     """
     if not origins:
         return np.arange(len(graph.ops))
@@ -117,8 +118,8 @@ def _in_order(
     pairs: Iterable[tuple[int, int]],
     sequences: Sequence[Sequence[int]] = (),
 ) -> Iterator[int]:
-    """All rows in a topological order of the pairs (before, after) and of the sequences; of rows
-    that are ready the one of the smallest key first.
+    """All rows in a topological order of the pairs (before, after) and of the sequences, which
+    always takes the ready row of the smallest key.
     """
     before, after = Counter[int](), dict[int, list[int]]()
     for first, then in {*pairs, *chain.from_iterable(map(pairwise, sequences))}:
@@ -129,8 +130,8 @@ def _in_order(
     left = set(keys)
     while left:
         if not ready:
-            # The sequences contradict the graph: the head of the smallest key is taken all the
-            # same, and the engine reports the deadlock.
+            # The sequences contradict the graph: go on with the head of the smallest key, and let
+            # the engine report the deadlock.
             ahead = ([row for row in sequence if row in left] for sequence in sequences)
             heads = [rows[0] for rows in ahead if rows]
             ready.append(min((keys[row], row) for row in heads or left))
@@ -151,14 +152,14 @@ def _with_queues(
     place: Ints,
     policy: str,
 ) -> TaskGraph:
-    """The queues of hosted devices fixed in the order of the places, where no sequence is given.
+    """Fix the queues of hosted devices in the order of places, where no sequence is given.
 
-    Program order is the order of places and not of rows: a piece may have a smaller row than a sum
-    that the host dispatches first.
+    Program order is the order of places, not of rows: a piece may have a smaller row than a sum
+    that the host dispatches before it.
     """
     order = np.argsort(place)
     queued = np.ones(len(place), np.bool_)
-    # A collective holds no compute queue, nor what runs in a stream.
+    # Collectives and ops in streams hold no compute queue.
     queued[[*prepared.rings, *prepared.graph.streamed]] = False
     order = order[queued[order]]
     devices = np.array(placement, np.int64)[order]
@@ -171,7 +172,7 @@ def _with_queues(
 
 
 def _entries(prepared: Prepared, rows: Ints, ops: Ints, placement: Sequence[int]) -> Ints:
-    """Dispatches as (task, op, device): one for each hosted device on which an op runs."""
+    """Dispatches as rows (task, op, device): one for each hosted device on which an op runs."""
     hosted = np.zeros(len(prepared.cluster.devices), np.bool_)
     hosted[list(prepared.cluster.hosted)] = True
     device = np.array(placement, np.int64)[ops]
@@ -184,14 +185,15 @@ def _entries(prepared: Prepared, rows: Ints, ops: Ints, placement: Sequence[int]
     return np.concatenate(entries)
 
 
-# Sequences as they are given
+# Given sequences
 
 
 def _merged(prepared: Prepared, task_graph: TaskGraph, entries: Ints, place: Ints) -> Ints:
-    """The dispatches of given sequences: of their heads the one of smallest place goes first.
+    """The dispatches in the order of given sequences, merged: the head of smallest place goes
+    first.
 
-    A collective is in no sequence: it may go once all ops that it reads have gone, and a head
-    that reads it goes after it.
+    A collective is in no sequence: it goes after all ops that it reads, and before the ops that
+    read it.
     """
     place_of = dict(zip(entries[:, 0].tolist(), place[entries[:, 1]].tolist(), strict=True))
     given = (task_graph.resources[d].sequence for d in prepared.cluster.hosted)
@@ -208,7 +210,7 @@ def _merged(prepared: Prepared, task_graph: TaskGraph, entries: Ints, place: Int
 
 
 def _next_ops(links: list[list[int]], row: int, ops: Container[int]) -> Iterator[int]:
-    """The nearest ops that links lead to from a row, passing through transfers."""
+    """The ops that ``links`` reach from a row directly or through transfers."""
     waiting, seen = [row], {row}
     while waiting:
         for other in links[waiting.pop()]:

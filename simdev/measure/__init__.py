@@ -1,8 +1,8 @@
 """Measures the operators of PyTorch training steps, and reads programs and traces of PyTorch.
 
-``profile_batches`` captures a step as a graph, measures its operators and the step itself, and
+``profile_model`` captures a step as a graph, measures its operators and the step itself, and
 writes both files. ``import_program`` makes a graph of an exported program. ``import_trace`` makes a
-profile of a profiler's trace, ``trace_ranks`` the graph of the traced step. ``capture_ranks``
+profile of a profiler's trace, ``trace_step`` the graph of the traced step. ``capture_ranks``
 captures a distributed script. PyTorch is imported when one of these names is first used; where it
 is not installed, that use raises InputError.
 """
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from ..ground.errors import InputError, install_line
 
 if TYPE_CHECKING:
-    from .profiles import model_names, profile, profile_batches, profile_grid
+    from .profiles import model_names, profile, profile_batches, profile_grid, profile_model
     from .programs import Program, import_program
     from .ranks import capture_ranks
     from .ranks.scripts import step_ends
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         import_trace,
         trace_profile,
         trace_ranks,
+        trace_step,
     )  # fmt: skip
     from .transfers import write_measured_cluster
 
@@ -43,9 +44,11 @@ _HOMES = {
     "parse_setting": "ranks.settings",
     "profile_batches": "profiles",
     "profile_grid": "profiles",
+    "profile_model": "profiles",
     "step_ends": "ranks.scripts",
     "trace_profile": "traces",
     "trace_ranks": "traces",
+    "trace_step": "traces",
     "write_measured_cluster": "transfers",
 }
 __all__ = [
@@ -61,9 +64,11 @@ __all__ = [
     "profile",
     "profile_batches",
     "profile_grid",
+    "profile_model",
     "step_ends",
     "trace_profile",
     "trace_ranks",
+    "trace_step",
     "write_measured_cluster",
 ]
 

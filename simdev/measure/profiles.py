@@ -299,6 +299,18 @@ def model_names() -> list[tuple[str, int, str]]:
     ]
 
 
+def profile_model(
+    name: str, device: str = "cpu", batch: int | None = None, **options: Any
+) -> tuple[Path, Path]:
+    """``profile_batches`` for a single batch size (None: the default); returns the paths of the
+    graph and of the profile.
+
+    Raises InputError.
+    """
+    graphs, profile = profile_batches(name, None if batch is None else [batch], device, **options)
+    return graphs[0], profile
+
+
 def profile_batches(
     name: str,
     batches: Sequence[int] | None = None,

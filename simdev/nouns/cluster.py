@@ -38,30 +38,30 @@ from ..ground.units import (
     unread,
 )
 
-# Told here, for files are checked before a fabric is made; ``fabric.MODES`` has the same names.
+# Here, since files are checked before a fabric is made; ``fabric.MODES`` has the same names.
 QUEUES = ("parallel", "device", "half-duplex", "egress", "link", "fair")
 TRANSFERS = ("once-per-device", "per-consumer", "multicast")
-# queues are named by these and a device
+# prefixes of queue names; the name of a device follows
 QUEUE_PREFIXES = ("send ", "recv ", "channel ", "link ", "lane ", "thread ", "stream ")
 HOST_MODES = ("eager", "graph", "none")
 THREADS = ("device", "node")
 DUPLEX = ("full", "half", "simplex")
 HOST_WORDS = frozenset({"host", "cpu", "1core"})
-"""Words of the kinds of hosts: "host-cpu", "cpu", and "epyc-1core", as profiles name the CPU that
-they measured.
+"""Words that mark a kind of device as a host: "host-cpu", "cpu", and "epyc-1core", as profiles name
+the CPU that they measured.
 """
-UNLIMITED = Fraction(10**30)  # bytes per second, beyond those of any link
+UNLIMITED = Fraction(10**30)  # bytes per second, more than any link has
 
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """The host that dispatches the ops of a device: a thread that runs ahead of it by so many
-    launches.
+    """The host that dispatches the ops of a device: a thread that runs ahead of it by at most
+    ``ahead`` launches.
 
-    In ``mode`` "eager" every op is dispatched by itself, in "graph" the device's whole step by one
-    ``launch`` (in seconds: the replay of a CUDA graph), in "none" nothing is. ``threads``: a thread
-    for each "device", or one for all devices of a "node". No dispatch is more than ``ahead``
-    launches before what its device has finished. Raises InputError.
+    ``mode`` "eager" dispatches each op by itself, "graph" the device's whole step by one ``launch``
+    (in seconds: the replay of a CUDA graph), "none" nothing. ``threads``: a thread for each
+    "device", or one for all devices of a "node". A dispatch is at most ``ahead`` launches ahead of
+    the work that its device has finished. Raises InputError.
     """
 
     mode: str = "eager"
@@ -81,16 +81,16 @@ class Host:
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """A place that runs ops and holds buffers, or (kind ``switch``) only carries routes.
+    """A place that runs ops and holds buffers, or (kind ``switch``) only forwards transfers.
 
-    ``memory`` in bytes (None: unlimited; in a file a device of which none is told has that of its
-    datasheet); ``gap`` in seconds follows each op of positive duration; ``staging`` cuts routes
-    through it into two transfers, in chunks of ``chunk`` bytes (None: one chunk). Where ``transit``
-    is false no route passes through it (a GPU does not forward what is meant for another). ``node``
-    is the machine it is in, ``host`` what dispatches its ops (None: as the cluster says).
-    ``beside_copies`` is how many times longer it computes while a transfer begins or ends there,
-    and that one takes (1 to 2). ``speed`` is the share of the speed of its kind at which it
-    computes: one below 1 is a straggler.
+    ``memory`` is in bytes (None: unlimited; a file that gives none takes the datasheet's). ``gap``
+    in seconds follows each op of positive duration. ``staging`` cuts every route through the device
+    into two transfers, in chunks of ``chunk`` bytes (None: one chunk). Where ``transit`` is false,
+    no route passes through it (a GPU does not forward what is meant for another). ``node`` is the
+    machine that it is in, ``host`` the Host that dispatches its ops (None: the cluster's).
+    ``beside_copies`` is how many times longer its ops take while a transfer begins or ends there,
+    and how many times longer that transfer takes (1 to 2). ``speed`` is its speed as a share of the
+    speed of its kind; below 1 it is a straggler.
     """
 
     name: str
@@ -115,8 +115,8 @@ class Device:
 
     @property
     def is_host(self) -> bool:
-        """Whether its kind names a CPU or it stages transfers: a host, beside accelerators."""
-        # By whole words: "epyc-1core" is a host, "cpu2gpu" is none.
+        """Whether the kind names a CPU, or it stages transfers: a host beside accelerators."""
+        # Whole words are compared: "epyc-1core" is a host, "cpu2gpu" is not.
         names_cpu = not HOST_WORDS.isdisjoint(self.kind.lower().split("-"))
         return self.runs_ops and (self.staging or names_cpu)
 
@@ -148,14 +148,15 @@ class Link:
     """A connection of two devices: ``bandwidth`` in bytes per second and direction, ``latency`` and
     ``gap`` in seconds.
 
-    ``duplex`` is full (a half-link each way), half (both directions share one) or simplex (first
-    end to second only). ``hold_latency`` says whether the latency occupies the queue. ``kind``
-    ("nvlink", "pcie") names what it is and its entry of the provenance; ``lanes`` is how many
-    physical links it bundles (None: not known): transfers take the whole of it, the rings of a
-    collective a lane each. ``both_ways`` is how many times longer transfers take while others
-    cross it in the other direction (1 to 2). ``measured_bandwidth`` and ``measured_latency`` are
-    those that it had when the collectives of its cluster were measured (None: as they are).
-    ``slowed`` is the share that ``bandwidth`` is of that of a sound link of its like.
+    ``duplex`` is full (a half-link, that is one direction of a link, each way), half (both
+    directions share one half-link) or simplex (first end to second only). ``hold_latency`` says
+    whether the latency occupies the queue. ``kind`` ("nvlink", "pcie") names the technology, and
+    the link's entry in the provenance. ``lanes`` is the number of physical links that it bundles
+    (None: not known): a transfer takes all of them, each ring of a collective one lane.
+    ``both_ways`` is how many times longer transfers take while others cross it in the other
+    direction (1 to 2). ``measured_bandwidth`` and ``measured_latency`` are the values at the time
+    when the collectives of its cluster were measured (None: unchanged). ``slowed`` is ``bandwidth``
+    as a share of the bandwidth of a healthy link of its kind.
     """
 
     ends: tuple[str, str]
@@ -176,7 +177,7 @@ class Link:
         refuse(unread(self))
 
     def problems(self, devices: Container[str]) -> Iterator[str]:
-        """``field: reason`` for each fault of it between devices of these names."""
+        """``field: reason`` for each fault of the link in a cluster with these device names."""
         for side, end in enumerate(self.ends):
             if end not in devices:
                 yield f'ends[{side}]: no device named "{end}"'
@@ -200,11 +201,13 @@ class Link:
             "latency": self.measured_latency,
         }
         before = {name: value for name, value in was.items() if value is not None}
-        return replace(self, measured_bandwidth=None, measured_latency=None, **before)
+        slowed = self.slowed if self.measured_bandwidth is None else 1
+        given = {"measured_bandwidth": None, "measured_latency": None, "slowed": slowed}
+        return replace(self, **given | before)
 
     def changed(self, wider: int | Fraction = 1, later: int | Fraction = 1) -> Link:
-        """The link with ``wider`` times the bandwidth, no more than a file may give, and ``later``
-        times the latency.
+        """The link with ``wider`` times the bandwidth (at most MAX_BYTES/s), ``later`` times the
+        latency.
         """
         then = self.as_measured
         rate = min(Fraction(self.bandwidth) * wider, Fraction(MAX_BYTES))
@@ -220,7 +223,7 @@ class Link:
     def between(self, first: str, second: str) -> Link:
         """A link with these quantities between two other devices."""
         copy = object.__new__(Link)
-        # Not by replace, which would parse the quantities again: clusters have a million links.
+        # ``replace`` would parse the quantities again, and clusters have up to a million links.
         for name in _LINK_FIELDS:
             object.__setattr__(copy, name, getattr(self, name))
         object.__setattr__(copy, "ends", (first, second))
@@ -232,8 +235,8 @@ _LINK_FIELDS = tuple(link_field.name for link_field in fields(Link))
 
 @dataclass(frozen=True, slots=True)
 class HalfLink:
-    """One direction of a link (both, where the link is half duplex): what transfers queue for or
-    share.
+    """One direction of a link, or both directions of a half-duplex link: the unit that transfers
+    queue for or share.
     """
 
     name: str
@@ -244,10 +247,9 @@ class HalfLink:
 class Cluster(Displayed):
     """Devices, links and how transfers queue. Raises InputError with every problem at once.
 
-    ``collectives`` names the tables of measured collectives that hold on its nodes ("" where there
-    are none). ``host`` dispatches the ops of every device that names none and is neither a switch
-    nor a CPU. ``provenance`` tells where the numbers come from; it is carried along and no part of
-    a comparison.
+    ``collectives`` names the tables of collectives measured on such nodes ("": none). ``host``
+    dispatches the ops of every device that has no host of its own and is neither a switch nor a
+    CPU. ``provenance`` holds the sources of the numbers; comparisons ignore it.
     """
 
     name: str
@@ -275,7 +277,7 @@ class Cluster(Displayed):
         taken: dict[tuple[str, str], int] = {}
         for i, link in enumerate(self.links):
             yield from (f"links[{i}].{problem}" for problem in link.problems(self.index))
-            # Two simplex links may join a pair, one each way; other twins leave no route to choose.
+            # Two simplex links may join a pair, one each way; any other twin would be ambiguous.
             for pair in [link.ends] if link.duplex == "simplex" else [link.ends, link.ends[::-1]]:
                 if taken.setdefault(pair, i) != i:
                     yield (
@@ -289,7 +291,7 @@ class Cluster(Displayed):
         yield from self._thread_problems()
 
     def _thread_problems(self) -> Iterator[str]:
-        """Devices whose thread would have the name of that of a node, and so be the same."""
+        """Faults of devices whose thread would have the name of a node's thread."""
         hosts = (self.host, *(device.host for device in self.devices))
         if not any(host is not None and host.threads == "node" for host in hosts):
             return
@@ -321,8 +323,8 @@ class Cluster(Displayed):
         transfer: str = "once-per-device",
         **link: object,
     ) -> Cluster:
-        """Every two devices that run ops joined by a link of their own; ``link`` holds the fields
-        of Link.
+        """A cluster in which every two devices that run ops have a link of their own. ``link``
+        holds the fields of Link.
         """
         ends = [device.name for device in devices if device.runs_ops]
         like = Link(("", ""), **link)  # type: ignore[arg-type]
@@ -341,7 +343,7 @@ class Cluster(Displayed):
 
     @cached_property
     def without_stragglers(self) -> Cluster:
-        """The cluster with all devices and links as fast as their like; itself where they are."""
+        """The cluster with every device and link at the speed of its kind; itself where all are."""
         slow = any(link.slowed != 1 for link in self.links)
         if not (slow or self.has_stragglers):
             return self
@@ -354,14 +356,14 @@ class Cluster(Displayed):
 
     @cached_property
     def workers(self) -> tuple[int, ...]:
-        """The devices over which a step is spread where nobody names them: no switch and, beside
-        others, no host.
+        """The devices that a step is spread over by default: no switches, and no hosts beside
+        others.
         """
         able = tuple(i for i, device in enumerate(self.devices) if device.runs_ops)
         return tuple(i for i in able if not self.devices[i].is_host) or able
 
     def why_no_place(self, name: str) -> str:
-        """Why no op can be placed on the device of a name; "" where one can."""
+        """The reason why no op can be placed on the device of this name; "" where ops can."""
         if name not in self.index:
             return f'no device named "{name}"'
         return (
@@ -371,9 +373,9 @@ class Cluster(Displayed):
         )
 
     def host_of(self, index: int) -> Host | None:
-        """The host that dispatches the ops of a device (by its position), None without any.
+        """The host that dispatches the ops of the device at ``index``, None without any.
 
-        The device's entry wins over the cluster's, which does not speak for switches and CPUs.
+        The device's own entry wins over the cluster's, which does not apply to switches and CPUs.
         """
         device = self.devices[index]
         inherits = device.runs_ops and not device.is_host
@@ -381,7 +383,7 @@ class Cluster(Displayed):
         return None if host is None or host.mode == "none" else host
 
     def thread_of(self, index: int) -> str:
-        """Whose thread dispatches for a hosted device: "node 0", or the device's own name."""
+        """The name of the thread that dispatches for a device: "node 0", or the device's name."""
         host, device = self.host_of(index), self.devices[index]
         serves_node = host is not None and host.threads == "node"
         return f"node {device.node}" if serves_node else device.name
@@ -404,7 +406,7 @@ class Cluster(Displayed):
 
     @cached_property
     def neighbours(self) -> tuple[dict[int, int], ...]:
-        """For each device, neighbour index -> half-link index."""
+        """For each device, the half-link (index) to each neighbour, by the neighbour's index."""
         neighbours: tuple[dict[int, int], ...] = tuple({} for _ in self.devices)
         number = 0
         for link in self.links:
@@ -418,12 +420,12 @@ class Cluster(Displayed):
 
     @cached_property
     def alike(self) -> tuple[int, ...]:
-        """For each half-link a number that it shares with those of equal quantities."""
+        """For each half-link a number; half-links with equal quantities share it."""
         numbers: dict[tuple[object, ...], int] = {}
         same: dict[tuple[int, ...], int] = {}
         alike = []
         for link in (half_link.link for half_link in self.half_links):
-            # Fractions hash slowly, and the links of equal nodes share theirs.
+            # Fractions hash slowly; links of equal nodes share these objects, so ids come first.
             quantities = (
                 link.bandwidth, link.latency, link.gap, link.measured_bandwidth,
                 link.measured_latency, link.hold_latency,
@@ -436,8 +438,8 @@ class Cluster(Displayed):
 
     @cached_property
     def as_measured(self) -> Cluster:
-        """The cluster with links as they were when its collectives were measured; itself where no
-        link has changed since.
+        """The cluster with its links as they were when its collectives were measured; itself where
+        no link has changed since.
         """
         links = tuple(link.as_measured for link in self.links)
         unchanged = all(a is b for a, b in zip(links, self.links, strict=True))

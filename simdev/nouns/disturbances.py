@@ -1,7 +1,7 @@
 """Differences between the steps of a run: noise in times of tasks, and pauses (``Disturbances``).
 
 The part ``disturbances`` of a scenario's file has these fields.
-``simdev/execution/disturbances.py`` draws them; devices and links that are always slow are those of
+``simdev/execution/disturbances.py`` draws them; devices and links that are always slow are part of
 the cluster (``Device.speed``).
 """
 
@@ -34,14 +34,14 @@ MOST_SPREAD = 10
 
 @dataclass(frozen=True, slots=True)
 class Pauses:
-    """Stretches in which a device stands still, one after another: garbage collection, a daemon, a
-    checkpoint. Where a host dispatches for the device, its thread pauses instead.
+    """Pauses of a device, one after another: garbage collection, a daemon, a checkpoint. Where a
+    host dispatches for the device, its thread pauses instead.
 
-    - ``every``: from the begin of a pause to that of the next.
-    - ``lasts``: how long each is.
-    - ``together``: whether all devices pause at once; else (default) each has begun at a moment of
-      its own, by chance.
-    - ``devices``: those that pause; default all.
+    - ``every``: time from the start of a pause to the start of the next.
+    - ``lasts``: how long each pause is.
+    - ``together``: whether all devices pause at once; else (default) the pauses of each device
+      begin at a random moment.
+    - ``devices``: the devices that pause; default all.
 
     Raises InputError.
     """
@@ -66,16 +66,16 @@ class Pauses:
 @dataclass(frozen=True, slots=True)
 class Disturbances:
     """Noise and pauses of a step. A spread is the standard deviation of a time as a share of its
-    mean, which stays what the costs say.
+    mean, which is the cost.
 
     - ``compute``: spread of the time of each op; default 0.
-    - ``communication``: that of each message and collective; default 0.
-    - ``hosts``: that of each dispatch; default 0.
+    - ``communication``: spread of the time of each message and collective; default 0.
+    - ``hosts``: spread of the time of each dispatch; default 0.
     - ``devices``: spread of a factor that all ops of a device share; default 0.
     - ``tail``: the law of the noise of single tasks: ``lognormal`` (default), ``gamma`` (with a
       spread of 1 exponential times) or ``pareto`` (rare, very long ones).
-    - ``pauses``: stretches in which devices stand still.
-    - ``seed``: of the noise (default 0).
+    - ``pauses``: times in which devices stand still.
+    - ``seed``: seed of the noise (default 0).
 
     Raises InputError.
     """
@@ -105,7 +105,7 @@ class Disturbances:
             yield f"seed: must be a whole number from 0 on, got {written(self.seed)}"
 
     def problems(self, cluster: Cluster) -> Iterator[str]:
-        """``field: reason`` for each fault of it on a cluster."""
+        """``field: reason`` for each fault of the disturbances on a cluster."""
         for i, name in enumerate(() if self.pauses is None else self.pauses.devices):
             if why := cluster.why_no_place(name):
                 yield f"pauses.devices[{i}]: {why}"

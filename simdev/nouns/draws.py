@@ -1,6 +1,6 @@
 """Draws: the answers of a step whose durations were drawn from their expected errors.
 
-``simdev/oracle/draws.py`` makes them, ``simdev/report/measures/uncertainty.py`` tells them.
+``simdev/oracle/draws.py`` makes them, ``simdev/report/measures/uncertainty.py`` reports them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from .taskgraph import Floats, Ints
 Numbers = Ints | Floats
 
 PERCENTS = (10, 50, 90)
-"""The percentiles that are told of draws."""
+"""The percentiles that reports show."""
 
 
 MOST = 100_000
@@ -33,23 +33,21 @@ def draws_problems(draws: int, seed: int) -> Iterator[str]:
 
 
 def percentiles(column: NDArray[np.int64]) -> tuple[int, ...]:
-    """The PERCENTS of whole numbers: of each the least number that so many per cent of them do not
-    exceed, which is one of them.
+    """The PERCENTS of whole numbers: for each percentage, the least of the numbers that at least
+    this percentage of them do not exceed.
     """
     parts = np.array(PERCENTS) / 100
     return tuple(np.quantile(column, parts, method="inverted_cdf").tolist())
 
 
 TIE = 0.8
-"""Of two answers the faster is told apart where it wins so many of the draws (ours): a coin that
-falls so is wrong once in five.
+"""The least share of draws that the faster of two answers wins if they are no tie (ours): such a
+decision is wrong once in five times.
 """
 
 
 def wins(first: Numbers, second: Numbers) -> float:
-    """The share of draws in which the first is less than the second; a draw in which both are equal
-    counts half.
-    """
+    """The share of draws in which the first is less than the second; equal draws count half."""
     return float((first < second).mean() + (first == second).mean() / 2)
 
 
@@ -58,26 +56,26 @@ TIE_MEANING = f"the faster wins in fewer than {TIE:.0%} of the draws"
 
 
 def is_tie(share: float) -> bool:
-    """Whether two answers are a tie, of which one wins in this share of the draws (``wins``)."""
+    """Whether two answers are a tie, where one wins this share of the draws (``wins``)."""
     return max(share, 1 - share) < TIE
 
 
 def are_tied(first: Numbers, second: Numbers) -> bool:
-    """Whether neither is less in a share of draws that tells them apart (TIE)."""
+    """Whether neither is less in a share of at least TIE of the draws."""
     return is_tie(wins(first, second))
 
 
-MOST_RANKED = 100  # answers, the best, whose order is looked at: their pairs are thousands
+MOST_RANKED = 100  # best answers whose order is compared: thousands of pairs
 
 
 @dataclass(frozen=True, eq=False)
 class Stability:
     """The order of several answers over draws with common random numbers, the best answer first.
 
-    ``beats`` is by answer the share of draws in which it beats the best one (``wins``), ``first``
+    ``beats`` is the share of draws in which each answer beats the best answer (``wins``), ``first``
     the share in which it is the best of all. ``kendall`` is the mean of Kendall's tau (Kendall,
-    1938) between the order of a draw and that of the answers: 1 where no two change places, 0 where
-    as many pairs do as do not. It is that of the MOST_RANKED best.
+    1938) between the order of a draw and the order of the answers: 1 where no two change places, 0
+    where half of all pairs do. It is computed for the MOST_RANKED best answers.
     """
 
     beats: Floats
@@ -86,8 +84,8 @@ class Stability:
 
 
 def stability(times: Floats) -> Stability:
-    """The stability of an order; ``times`` have a row an answer, the best first, and a column a
-    draw, the least of which is the best.
+    """The stability of an order. ``times`` have a row for each answer, the best first, and a column
+    for each draw; the smallest time of a draw is its best.
     """
     beats = np.array([wins(row, times[0]) for row in times])
     least = times == times.min(axis=0)
@@ -100,11 +98,12 @@ def stability(times: Floats) -> Stability:
 
 @dataclass(frozen=True, eq=False)
 class Draws:
-    """The answers of draws, a row a draw: ``step_ps``, the step time in ps, and ``peaks``, the peak
-    bytes by device (``devices``, those that were simulated).
+    """The answers of draws, one row each: ``step_ps``, the step time in ps, and ``peaks``, the peak
+    bytes of each simulated device (``devices``).
 
-    ``answer_ps`` and ``answer_peaks`` are those without errors, ``capacity`` the bytes that each
-    device has (-1: no limit). ``erring`` counts the costs whose error was drawn, and noise as one.
+    ``answer_ps`` and ``answer_peaks`` are the answers without errors, ``capacity`` the bytes of
+    each device (-1: no limit). ``erring`` is the number of costs with drawn errors; noise counts as
+    one.
     """
 
     seed: int

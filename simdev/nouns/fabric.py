@@ -1,10 +1,10 @@
-"""How bytes go on a cluster: routes between devices, and the queues or links that transfers hold or
-share on them. Lowering, the models of collectives, the oracle and calibration ask the one
-``Fabric`` of a cluster (``fabric_of``).
+"""The paths of bytes on a cluster: routes between devices, and the queues or links that transfers
+on these routes hold or share. Lowering, the models of collectives, the oracle and calibration all
+use the one ``Fabric`` of a cluster (``fabric_of``).
 
-What a transfer holds follows from the queue mode of the cluster, an entry of ``MODES``: the queues
-where it leaves, where it arrives and on the links that it crosses, or a share of these. The meaning
-of a mode is told here alone; to add one, add its name to ``cluster.QUEUES`` too, and the kind of a
+The cluster's queue mode, an entry of ``MODES``, says which queues a transfer holds: at its source,
+at its destination and on the links that it crosses, or a share of these links. Only this module
+knows the meaning of a mode. To add one, add its name to ``cluster.QUEUES`` too, and the kind of a
 new bank to ``cluster.QUEUE_PREFIXES``. A bank follows from the two ends of a transfer; a queue of a
 switch on the way would need a new value of ``QueueMode.links``.
 """
@@ -27,11 +27,11 @@ from .cluster import UNLIMITED, Cluster, Device, HalfLink
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """How bytes go from one device to another.
+    """The path of bytes from one device to another.
 
-    ``devices`` are the indices passed, ends included, ``half_links`` those crossed. Latencies add
-    up: ``held`` seconds occupy the queues, ``lag`` seconds do not; ``bandwidth`` is the smallest,
-    ``gap`` the largest.
+    ``devices`` are the indices of all devices on the path, ends included, ``half_links`` the
+    half-links crossed. Latencies add up: for ``held`` seconds the queues are occupied, for ``lag``
+    seconds they are not. ``bandwidth`` is the smallest on the path, ``gap`` the largest.
     """
 
     devices: tuple[int, ...]
@@ -43,17 +43,17 @@ class Route:
 
     @property
     def source(self) -> int:
-        """The device (index) that it leaves."""
+        """The index of the device where the route begins."""
         return self.devices[0]
 
     @property
     def destination(self) -> int:
-        """The device (index) at which it arrives."""
+        """The index of the device where the route ends."""
         return self.devices[-1]
 
 
 class Routes:
-    """The routes of one cluster; those once worked out are kept."""
+    """The routes of one cluster. Routes already worked out are kept."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
@@ -73,13 +73,14 @@ class Routes:
         return self._routes[key]
 
     def _path(self, source: int, destination: int) -> tuple[int, ...] | None:
-        # No longer way is looked at where a link joins the two, even over a wider one.
+        # A direct link is the route, even where a longer path is wider.
         if destination in self.cluster.neighbours[source]:
             return source, destination
         layers = self._layers(source, destination)
         if layers is None:
             return None
-        # Back from the destination over links that keep the bottleneck, then forward by index.
+        # Collect, backwards from the destination, the devices on paths that keep the bottleneck;
+        # then walk forward, always to the smallest index.
         limit = layers[-1][destination]
         useful = [{destination}]
         for layer in reversed(layers[:-1]):
@@ -91,9 +92,10 @@ class Routes:
         return tuple(path)
 
     def _layers(self, source: int, destination: int) -> list[dict[int, int]] | None:
-        """Devices by distance from the source up to the destination's; None where there is no way.
+        """The devices at each distance from the source, up to the destination's distance, each with
+        the largest bottleneck of a path to it. None where no path leads to the destination.
 
-        Each has the largest bottleneck on the way. Farther ones are not looked at.
+        Layers hold only the devices needed for this destination.
         """
         depths, layers = self._reached.setdefault(
             source, ({source: 0}, [{source: len(self.cluster.half_links) + 1}])
@@ -106,8 +108,8 @@ class Routes:
                 return [*layers, {destination: max(widths)}]
             if not last:
                 return None
-            # Two links away only what is next to the destination matters: behind a switch there
-            # may be thousands more.
+            # Two links away, only devices next to the destination matter: a switch may have
+            # thousands of other neighbours.
             beside = self._ahead_beside(source, destination, last, depths)
             if beside:
                 widths = [min(w, self._widths[d][destination]) for d, w in beside.items()]
@@ -117,7 +119,7 @@ class Routes:
         return layers[: depths[destination] + 1]
 
     def _ahead(self, source: int, last: dict[int, int], depths: dict[int, int]) -> dict[int, int]:
-        """The devices one link beyond a layer, but for those that are nearer."""
+        """The devices one link beyond a layer that are not nearer, with their bottlenecks."""
         ahead: dict[int, int] = {}
         for device, width in last.items():
             if device == source or self.cluster.devices[device].transit:
@@ -129,7 +131,7 @@ class Routes:
     def _ahead_beside(
         self, source: int, destination: int, last: dict[int, int], depths: dict[int, int]
     ) -> dict[int, int]:
-        """The devices one link beyond a layer from which a route may end at the destination."""
+        """The devices one link beyond a layer by which a route goes on to the destination."""
         ahead: dict[int, int] = {}
         for device in self._sources[destination]:
             if device not in depths and self.cluster.devices[device].transit:
@@ -140,9 +142,9 @@ class Routes:
         return ahead
 
     def _before(self, source: int, device: int, layer: dict[int, int]) -> Iterator[int]:
-        """The devices of a layer from which routes from the source may go on to a device."""
+        """The devices of a layer through which a route from the source can reach ``device``."""
         candidates: Collection[int] = self._sources[device]
-        # Through the smaller: a switch has a thousand neighbours, and so may a layer.
+        # Loop over the smaller: a switch may have a thousand neighbours, and so may a layer.
         first, second = (layer, candidates) if len(layer) < len(candidates) else (candidates, layer)
         return (
             d for d in first if d in second and (d == source or self.cluster.devices[d].transit)
@@ -150,7 +152,7 @@ class Routes:
 
     @cached_property
     def _sources(self) -> tuple[set[int], ...]:
-        """For each device, those with a half-link to it."""
+        """For each device, the devices with a half-link to it."""
         sources: tuple[set[int], ...] = tuple(set() for _ in self.cluster.devices)
         for device, neighbours in enumerate(self.cluster.neighbours):
             for other in neighbours:
@@ -159,9 +161,9 @@ class Routes:
 
     @cached_property
     def _widths(self) -> tuple[dict[int, int], ...]:
-        """For each device the ranks, from 1 up, of the bandwidths to its neighbours.
+        """For each device the bandwidths to its neighbours, as ranks from 1 (the slowest) up.
 
-        Routes only compare bandwidths, and Fractions compare slowly.
+        Routes only compare bandwidths, and comparing Fractions is slow.
         """
         alike = dict(zip(self.cluster.alike, self.cluster.half_links, strict=True))
         rates = {number: Fraction(half_link.link.bandwidth) for number, half_link in alike.items()}
@@ -174,7 +176,7 @@ class Routes:
 
     def _route_along(self, path: tuple[int, ...]) -> Route:
         half_links = tuple(self.cluster.neighbours[a][b] for a, b in pairwise(path))
-        # Most routes of a large cluster are alike, and sums of Fractions slow: each is made once.
+        # Most routes of a large cluster cross equal links; sums of Fractions are slow, so kept.
         alike = tuple(self.cluster.alike[h] for h in half_links)
         if alike not in self._quantities:
             links = [self.cluster.half_links[h].link for h in half_links]
@@ -197,7 +199,7 @@ class Routes:
         cuts = [i for i, d in between if self.cluster.devices[d].staging]
         if not cuts:
             return (route,)
-        # A staging device holds the bytes, so what follows is a transfer of its own.
+        # A staging device stores the bytes, so each piece is a transfer by itself.
         borders = [0, *cuts, last]
         return tuple(self._route_along(route.devices[a : b + 1]) for a, b in pairwise(borders))
 
@@ -207,7 +209,7 @@ FREE, QUEUED, SHARED = "free", "queued", "shared"
 
 @dataclass(frozen=True, slots=True)
 class Bank:
-    """Queues at devices, named by kind and owner; devices of one owner have one queue."""
+    """Queues at devices, named by kind and owner; devices with the same owner share a queue."""
 
     kind: str
     owner: Callable[[Device], str] = attrgetter("name")
@@ -217,8 +219,9 @@ class Bank:
 class QueueMode:
     """The queues that a transfer holds at its source and destination, and its use of half-links.
 
-    ``links`` is FREE (crossed at once by any number), QUEUED (a serial queue each) or SHARED (the
-    transfer is a flow, which shares their bandwidth max-min and holds no queue). Raises ValueError.
+    ``links`` is FREE (any number of transfers cross a half-link at once), QUEUED (each half-link is
+    a serial queue) or SHARED (a transfer is a flow, which holds no queue; flows share the bandwidth
+    of a half-link max-min). Raises ValueError.
     """
 
     leaving: Bank | None = None
@@ -232,7 +235,7 @@ class QueueMode:
 
 _SEND, _RECV, _CHANNEL = Bank("send"), Bank("recv"), Bank("channel")
 LINK_QUEUES = "link"
-"""The mode in which transfers hold the half-links that they cross, each as a queue."""
+"""The mode in which each half-link is a queue, which transfers hold while they cross it."""
 MODES: Mapping[str, QueueMode] = {
     "parallel": QueueMode(),
     "device": QueueMode(leaving=_SEND, arriving=_RECV),
@@ -244,7 +247,9 @@ MODES: Mapping[str, QueueMode] = {
 
 
 class Queue(NamedTuple):
-    """A serial queue of transfers; ``device`` (index) alone owns it (-1: a link, or several)."""
+    """A serial queue of transfers. ``device`` is the index of the only device that owns it, or -1
+    for the queue of a link or of several devices.
+    """
 
     name: str
     device: int
@@ -252,13 +257,13 @@ class Queue(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """A route that transfers take in one piece, in picoseconds.
+    """A route, or the part of one between staging devices, that one transfer crosses.
 
-    ``resources`` are the queues that they hold, by their numbers in a task graph, ``flow_links``
-    the half-links that they share as flows; a transfer has the first, the second, or neither.
-    ``held_ps`` is the latency for which the queues are held (of a flow: before it enters its
-    links), ``lag_ps`` the latency that holds nothing, ``gap_ps`` the time for which the queues rest
-    before the next transfer.
+    ``resources`` are the queues that the transfer holds, by their numbers in a task graph,
+    ``flow_links`` the half-links that it shares as a flow; it has the first, the second, or
+    neither. Times are in picoseconds: ``held_ps`` is the latency for which the queues are held (of
+    a flow: before it enters its links), ``lag_ps`` the latency that holds nothing, ``gap_ps`` the
+    time for which the queues rest before the next transfer.
     """
 
     route: Route
@@ -270,12 +275,12 @@ class Segment:
 
     @property
     def waits(self) -> bool:
-        """Whether a transfer over it can be held up by another."""
+        """Whether another transfer can delay a transfer over this segment."""
         return bool(self.resources or self.flow_links)
 
 
 def transfer_ps(size: int, segment: Segment) -> int:
-    """Duration of a transfer in ps: bytes over bandwidth, and the held latency, each rounded up.
+    """The ps of a transfer: bytes over bandwidth, plus the held latency, each rounded up.
 
     Raises InputError.
     """
@@ -288,11 +293,11 @@ def transfer_ps(size: int, segment: Segment) -> int:
 
 
 class Fabric:
-    """A cluster under its queue mode; ``fabric_of`` gives the shared one.
+    """A cluster under its queue mode; ``fabric_of`` gives the shared object.
 
-    A *carrier* is what transfers contend for: a queue, numbered as in ``queues``, or where they
-    share rates a half-link. In a task graph the queues follow the compute queues of all devices.
-    Raises InputError where the cluster names no mode.
+    A *carrier* is a queue that transfers wait for, numbered as in ``queues``, or in a mode of flows
+    a half-link that they share. In a task graph the queues of transfers are numbered after the
+    compute queues of all devices. Raises InputError where the queue mode is unknown.
     """
 
     def __init__(self, cluster: Cluster) -> None:
@@ -315,26 +320,24 @@ class Fabric:
 
     @property
     def has_queues(self) -> bool:
-        """Whether transfers hold queues at all, on which gaps keep the next one waiting."""
+        """Whether transfers hold queues at all; only queues have a gap before the next transfer."""
         return self.mode.links == QUEUED or bool(self._sharing)
 
     @property
     def holds_several(self) -> bool:
-        """Whether a transfer may hold several queues, which a message can pass in turn."""
+        """Whether a transfer may hold several queues. A message can then hold them in turn."""
         return self.mode.links == QUEUED or None not in (self.mode.leaving, self.mode.arriving)
 
     @property
     def flow_links(self) -> tuple[HalfLink, ...]:
-        """The half-links that flows share: all, or none."""
+        """The half-links that flows share: all of them, or none in other modes."""
         return self.cluster.half_links if self.shares_rates else ()
 
     @cached_property
     def _sharing(self) -> dict[tuple[Bank, str], list[int]]:
-        """By bank of the mode and owner of a queue in it the devices that share that queue, in the
-        order of the numbers of the queues.
-        """
+        """The devices that share each queue, by bank and owner, in the order of queue numbers."""
         sharing: dict[tuple[Bank, str], list[int]] = {}
-        # One bank on both sides is one set of queues: half duplex.
+        # Where both sides have the same bank, sending and receiving share a queue: half duplex.
         for bank in filter(None, dict.fromkeys((self.mode.leaving, self.mode.arriving))):
             for d, device in enumerate(self.cluster.devices):
                 sharing.setdefault((bank, bank.owner(device)), []).append(d)
@@ -342,7 +345,7 @@ class Fabric:
 
     @cached_property
     def queues(self) -> tuple[Queue, ...]:
-        """Every queue of transfers by its number: those at devices, then those of half-links."""
+        """Every queue of transfers by its number: queues at devices, then queues of half-links."""
         at_devices = (
             Queue(f"{bank.kind} {owner}", devices[0] if len(devices) == 1 else -1)
             for (bank, owner), devices in self._sharing.items()
@@ -357,12 +360,14 @@ class Fabric:
 
     @property
     def carrier_count(self) -> int:
-        """How many carriers there are: all numbers are below."""
+        """The number of carriers; their numbers run from 0."""
         return self._first_link + self.links_serve * len(self.cluster.half_links)
 
     @cached_property
     def _ends(self) -> tuple[tuple[tuple[int, ...], ...], ...]:
-        """By device the queues that a transfer holds where it leaves, then where it arrives."""
+        """The queues held at the source, for each source, and at the destination, for each
+        destination.
+        """
         number = {key: queue for queue, key in enumerate(self._sharing)}
         return tuple(
             tuple((number[bank, bank.owner(d)],) if bank else () for d in self.cluster.devices)
@@ -373,7 +378,7 @@ class Fabric:
         self, source: int, destination: int, half_links: tuple[int, ...]
     ) -> tuple[int, ...]:
         """The carriers of a transfer over these half-links, by number, in passing order."""
-        # Millions of messages come through here: what no mode needs is not put together.
+        # Millions of messages come through here, so the common modes return early.
         if not self._sharing:
             return half_links if self.links_serve else ()
         leaving, arriving = self._ends[0][source], self._ends[1][destination]
@@ -383,9 +388,10 @@ class Fabric:
         return tuple(dict.fromkeys((*leaving, *links, *arriving)))
 
     def rate(self, carrier: int, like: Route) -> Fraction:
-        """Bytes per second at which a message over such a route takes a carrier.
+        """The bytes per second that a message over the route ``like`` gets from a carrier.
 
-        A flow goes as fast as the link can; what holds queues holds all for as long.
+        A flow goes as fast as the link; a message that holds queues holds all of them for the same
+        time.
         """
         return self._link_rate(carrier) if self.shares_rates else like.bandwidth
 
@@ -396,7 +402,7 @@ class Fabric:
         """The queues of a segment with their rates (bytes per second), for messages that hold one
         queue after another (``Sync.hold``).
 
-        The queue of a link serves at the rate of the link, one of a device at that of the route.
+        The queue of a link has the rate of the link, the queue of a device the rate of the route.
         """
         first = self.first_queue + self._first_link
         return tuple(
@@ -425,12 +431,12 @@ _RECENT: deque[Fabric] = deque(maxlen=8)
 
 
 def fabric_of(cluster: Cluster) -> Fabric:
-    """The fabric of a cluster, made once for all who ask: it keeps the routes worked out so far.
+    """The fabric of a cluster, shared by all callers, with the routes worked out so far.
 
-    Clusters are compared by identity, for comparing thousands of links takes longer than a route.
-    A few are kept, those used last.
+    Clusters are compared by identity, since comparing thousands of links takes longer than a route.
+    The last eight fabrics are kept.
     """
-    # A copy: another thread of the server may add one meanwhile.
+    # A copy, since another thread of the server may append meanwhile.
     for fabric in tuple(_RECENT):
         if fabric.cluster is cluster:
             return fabric
@@ -440,10 +446,10 @@ def fabric_of(cluster: Cluster) -> Fabric:
 
 
 def merged(segments: Sequence[Segment]) -> Segment:
-    """A multicast over several routes: all their queues, the smallest bandwidth, largest times."""
+    """The segment of a multicast: the queues of all routes, smallest bandwidth, largest times."""
     routes = [segment.route for segment in segments]
     half_links = tuple(sorted({half_link for route in routes for half_link in route.half_links}))
-    # One send serves all readers, so it goes at the pace of the slowest.
+    # One send serves all readers, so it runs at the pace of the slowest route.
     slowest = min(routes, key=lambda route: route.bandwidth)
     return Segment(
         replace(slowest, devices=routes[0].devices, half_links=half_links),

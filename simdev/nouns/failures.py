@@ -1,7 +1,8 @@
-"""How often the machines of a run fail, and what the run does then (``Failures``).
+"""Failures of the machines of a run, and the reaction of the run (``Failures``).
 
-The part ``failures`` of a scenario's file has these fields; ``simdev/execution/goodput.py`` runs
-days of training by them, and ``simdev/report/measures/goodput.py`` tells the share that counts.
+The part ``failures`` of a scenario's file has these fields; ``simdev/execution/goodput.py``
+simulates days of training with them, and ``simdev/report/measures/goodput.py`` reports the share
+that counts.
 """
 
 from __future__ import annotations
@@ -16,26 +17,27 @@ from ..ground.units import Duration, is_count, unread, written
 @dataclass(frozen=True, slots=True)
 class Failures:
     """Failures and checkpoints of a long run. Devices and nodes fail independently of their age
-    (exponential times); a failure stops the whole run, which loses all since its last checkpoint.
+    (exponential times); a failure stops the whole run, which loses all work since its last
+    checkpoint.
 
-    - ``device_mtbf``: mean time between failures of a device; null: never fails. By default that
-      of Llama 3: 268 failures of GPUs and their memory on 16,384 GPUs in 54 days (Grattafiori et
-      al. 2024, arXiv 2407.21783, Table 5).
-    - ``node_mtbf``: that of a node by all other causes; null: never. By default that of the same
-      run: 151 failures of networks, hosts and software on 2,048 nodes in 54 days.
+    - ``device_mtbf``: mean time between failures of a device; null: never fails. By default as for
+      Llama 3: 268 failures of GPUs and their memory on 16,384 GPUs in 54 days (Grattafiori et al.
+      2024, arXiv 2407.21783, Table 5).
+    - ``node_mtbf``: mean time between failures of a node by all other causes; null: never fails. By
+      default as in the same run: 151 failures of networks, hosts and software on 2,048 nodes in 54
+      days.
     - ``checkpoint``: how long training stalls for a checkpoint.
-    - ``written``: how long it is written beside training, before it counts (asynchronous
+    - ``written``: how long a checkpoint is written during training before it counts (asynchronous
       checkpoints; default 0).
-    - ``restart``: from the moment at which all nodes are there to the first new step.
-    - ``spares``: nodes that stand ready to replace those that failed; null (default): always
-      enough.
+    - ``restart``: time from when all nodes are ready to the first new step.
+    - ``spares``: nodes that are ready to replace failed ones; null (default): always enough.
     - ``swap``: how long replacing a node by a spare takes, before the restart (default 0).
-    - ``repair``: after which a failed node is a spare; without a spare the run waits for it.
-      Needed with ``spares``.
+    - ``repair``: time after which a failed node is a spare again; without a spare the run waits for
+      it. Needed with ``spares``.
     - ``interval``: training time between two checkpoints, in whole steps; null (default): the
       best.
-    - ``length``: of the run (default 30 days).
-    - ``seed``: of its failures (default 0).
+    - ``length``: length of the run (default 30 days).
+    - ``seed``: seed of the failures (default 0).
 
     Raises InputError.
     """

@@ -1,13 +1,14 @@
 """The training step as a graph of operators: Tensor, Op, Graph.
 
-The order of the ops is program order and means something (ties are broken by it); names are only
-names. Edges are not objects of their own: an op lists the tensors that it reads (``inputs``) and
-the ops it waits for (``control_inputs``).
+The order of the ops is program order, and ties are broken by it; names have no meaning. Edges are
+not objects of their own: an op lists the tensors that it reads (``inputs``) and the ops it waits
+for (``control_inputs``).
 
 ``simdev.files.graph`` and the importers make graphs, ``simdev.nouns.models`` builds them, and
 lowering turns their ops into tasks. Files take their types from the fields of ``Op`` and
-``Tensor``; the meaning of a new field is told in ``simdev/files/graph.py``. The sizes that go with
-an op's weights where it is split are KEPT_SIZES of ``simdev/lowering/partition/emit.py``.
+``Tensor``; the meaning of a new field is written in ``simdev/files/graph.py``. KEPT_SIZES of
+``simdev/lowering/partition/emit.py`` names the sizes that follow the weights of an op that is
+split.
 """
 
 from __future__ import annotations
@@ -52,23 +53,21 @@ TIME = {"time": 0, "seconds": 0, "duration": 0, "time_s": 0} | {
     for name in ("time", "duration")
     for unit, power in (("ms", -3), ("us", -6), ("ns", -9), ("ps", -12))
 }
-"""Attributes for the time, with the power of ten of a plain number in seconds; a text may carry a
-unit instead.
-"""
+"""Attributes that hold a time, with the power of ten of the unit of a number (seconds: 0)."""
 
 SIZES = ("param_bytes", "grad_bytes", "state_bytes", "workspace_bytes")
 OUTPUT = ("bytes", "nbytes", "output_bytes", "size")
 EDGE = ("bytes", "nbytes", "size", "tensor_bytes")
 WEIGHT = "weight"
-"""The attribute for the bytes of an edge made in Python. In a file it may be anything, and is not
-read.
+"""The attribute for the bytes of an edge in a graph made in Python. In a file "weight" may mean
+anything and is not read.
 """
 
 
 def only(fields: Mapping[str, Any], known: Sequence[str], meaning: str) -> str | None:
-    """The attribute of those ``known`` that is there, None for none.
+    """The name in ``known`` that ``fields`` has a value for; None where it has none.
 
-    Raises InputError where several tell one ``meaning``.
+    Raises InputError where several of the names are given, since all have one ``meaning``.
     """
     names = [name for name in known if fields.get(name) is not None]
     if len(names) > 1:
@@ -77,12 +76,12 @@ def only(fields: Mapping[str, Any], known: Sequence[str], meaning: str) -> str |
 
 
 def _plain(value: Any) -> Any:
-    """A number of numpy, which graphs often hold, as Python has it."""
+    """A number as a plain Python value: graphs often hold numbers of numpy."""
     return value.item() if isinstance(value, np.generic) else value
 
 
 def size_of(fields: Mapping[str, Any], name: str) -> int:
-    """The bytes that an attribute tells. Raises InputError."""
+    """The bytes given by the attribute ``name``. Raises InputError."""
     value = _plain(fields[name])
     try:
         # GraphML and JavaScript write whole numbers as floats.
@@ -92,7 +91,7 @@ def size_of(fields: Mapping[str, Any], name: str) -> int:
 
 
 def time_of(name: str, value: Any) -> Any:
-    """Seconds, or seconds by kind of device. Raises InputError."""
+    """A time attribute's seconds, or seconds by kind of device. Raises InputError."""
     if isinstance(value, Mapping):
         return {str(kind): time_of(f"{name}.{kind}", time) for kind, time in value.items()}
     value = _plain(value)
@@ -108,7 +107,7 @@ def time_of(name: str, value: Any) -> Any:
 PHASES = ("forward", "backward", "update")
 _SIZE = "output size"
 NO_KIND = "op"
-"""The kind of an op that tells none."""
+"""The kind of an op for which none is given."""
 _OUTPUT = re.compile(r"(.+):([0-9]{1,7})\Z", re.DOTALL)
 
 
@@ -116,8 +115,9 @@ _OUTPUT = re.compile(r"(.+):([0-9]{1,7})\Z", re.DOTALL)
 class Tensor:
     """One output of an op: its size in bytes and, where known, its shape and dtype.
 
-    A view is a part of output ``view_of`` of the same op: at its producer it has no memory of its
-    own, but its readers keep that output alive. Sent to another device it has its own bytes.
+    A view is a part of output ``view_of`` of the same op. On the device of its op it has no memory
+    of its own, but its readers keep that output alive. A view that is sent to another device has
+    its own bytes there.
     """
 
     bytes: int
@@ -141,14 +141,15 @@ class Op:
     """One operator of the step.
 
     ``inputs`` are written "op" or "op:output"; ``time`` (seconds, or a table by device kind)
-    overrides the profile. ``param_bytes``, ``grad_bytes``, ``state_bytes`` stay on its device
-    throughout, ``workspace_bytes`` while it runs. Ops with the same ``colocate`` group go to one
-    device. ``host_time`` (as ``time``) is what a host needs to dispatch it, ``launches`` how many
-    kernels that launches (None: as measured, else 1); where it ``blocks_host`` the host then waits
-    for its end. ``releases`` names tensors that the program refers to until it ends, longer than
-    anything reads them; only memory that is counted as the framework's counter does knows them.
-    ``stream`` is the queue of its device in which it runs, as a CUDA stream (None: the compute
-    queue): the ops of a stream run one at a time and in program order, beside other streams.
+    overrides the profile. ``param_bytes``, ``grad_bytes`` and ``state_bytes`` occupy its device
+    throughout the step, ``workspace_bytes`` only while the op runs. Ops with the same ``colocate``
+    group go to one device. ``host_time`` (same form as ``time``) is the time that a host needs to
+    dispatch it, ``launches`` the number of kernels launched (None: as measured, else 1). Where
+    ``blocks_host`` is true, the host waits for the op to finish. ``releases`` names tensors to
+    which the program keeps a reference until this op ends, although nothing reads them any more; it
+    matters only where memory is counted as the framework counts it. ``stream`` is the queue of its
+    device in which it runs, like a CUDA stream (None: the compute queue): ops of a stream run one
+    at a time in program order, concurrently with other streams.
     """
 
     name: str
@@ -172,7 +173,7 @@ class Op:
 
     def __post_init__(self) -> None:
         for name in ("inputs", "control_inputs", "outputs", "attrs", "releases"):
-            # Most are so already, and a graph may have a hundred thousand ops.
+            # Most values are already of these types, and a graph may have a hundred thousand ops.
             if type(getattr(self, name)) not in (tuple, FrozenDict):
                 freeze(self, name)
         if self.time is not None or self.host_time is not None:
@@ -183,12 +184,12 @@ class Op:
         return _seconds_on(self.time, device_kind)
 
     def host_seconds_on(self, device_kind: str) -> Fraction | None:
-        """The time given for dispatching it on this kind of device, in seconds, or None."""
+        """The host time for dispatching on this kind of device, in seconds, or None."""
         return _seconds_on(self.host_time, device_kind)
 
     @property
     def made(self) -> tuple[Tensor, ...]:
-        """The outputs that it computes: all but the views of them."""
+        """The outputs that the op computes: all except views."""
         return tuple(tensor for tensor in self.outputs if tensor.view_of is None)
 
     def problems(self) -> Iterator[str]:
@@ -215,7 +216,7 @@ class Op:
 
     def _view_problem(self, index: int, view: Tensor) -> str:
         base, size = view.view_of, view.bytes
-        # A view of a later output, or of a view, would make a chain to follow wherever one is read.
+        # A view of a view, or of a later output, would be a chain to follow at every read.
         if not is_count(base) or base >= index:
             return f"must be the number of an earlier output, got {base!r}"
         tensor = self.outputs[base]
@@ -241,8 +242,8 @@ def _op_of_node(graph: nx.DiGraph[Any], node: Any) -> Op:
 
 
 def _fields_of(given: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of an Op that a node's attributes tell, under their names or those of the field;
-    under _SIZE the bytes of its output. Raises InputError.
+    """The fields of an Op from the attributes of a node, which may have their aliases (KIND, TIME).
+    The bytes of its output are under _SIZE. Raises InputError.
     """
     fields = dict(given)
     time, size = only(fields, tuple(TIME), "time"), only(fields, OUTPUT, "size of its output")
@@ -266,7 +267,7 @@ def _fields_of(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _outputs_of(graph: nx.DiGraph[Any], node: Any, size: int | None) -> tuple[Tensor, ...]:
-    """The one output of a node that lists none, by its own size or by those of its edges."""
+    """The single output of a node that lists none: of ``size`` bytes, else sized by its edges."""
     sizes = []
     for _, end, fields in graph.out_edges(node, data=True):
         with prefixed(f"edges[{str(node)!r}, {str(end)!r}]: "):
@@ -276,13 +277,13 @@ def _outputs_of(graph: nx.DiGraph[Any], node: Any, size: int | None) -> tuple[Te
                 raise InputError(f"{name}: {sizes[-1]} bytes, but the node tells {size}")
     if size is not None:
         return (Tensor(size),)
-    # Edges may tell of parts of the output; the largest is the best guess at all of it.
+    # An edge may carry a part of the output; the largest is the best guess at the whole.
     return (Tensor(max(sizes)),) if sizes else ()
 
 
 def _seconds_on(time: Times | None, kind: str) -> Fraction | None:
     seconds = time.get(kind) if isinstance(time, Mapping) else time
-    # As the constructor left it, which a type cannot tell.
+    # The constructor parsed it, which the type does not show.
     assert seconds is None or isinstance(seconds, Fraction)
     return seconds
 
@@ -304,14 +305,14 @@ class Graph(Displayed):
         ]
         problems.extend(named_twice("ops", (op.name for op in self.ops)))
         problems.extend(self._reference_problems())
-        # References that lead nowhere have no edges that a cycle could go along.
+        # Cycles are looked for only when every reference leads to an op.
         if not problems:
             problems.extend(self._cycle_problems())
         refuse(problems)
 
     @classmethod
     def trusted(cls, name: str, ops: tuple[Op, ...]) -> Graph:
-        """A graph of ops that are known to be right: nothing is looked at."""
+        """A graph of ops that are known to be valid; nothing is checked."""
         graph = cls.__new__(cls)
         object.__setattr__(graph, "name", name)
         object.__setattr__(graph, "ops", ops)
@@ -324,16 +325,16 @@ class Graph(Displayed):
 
     @cached_property
     def reads(self) -> tuple[tuple[tuple[int, int], ...], ...]:
-        """For each op the distinct (producer, output) pairs that it reads, sorted; output -1 is a
-        control input.
-        """
+        """For each op the distinct (producer, output) pairs that it reads, sorted; -1: control."""
         return tuple(tuple(sorted(set(self._references(op)))) for op in self.ops)
 
     @cached_property
     def holders(self) -> Mapping[tuple[int, int], int]:
-        """By (producer, output) that the program holds (``Op.releases``) the position of the op
-        that lets it go. It is the last dependent of the producer up to the op that names it, for no
-        other is sure to run later. Tensors that are not in the graph (ops were fused, say) are left
+        """The op (position) that releases each tensor that the program holds (``Op.releases``), by
+        the tensor's (producer, output).
+
+        It is the last dependent of the producer up to the op that names the tensor, since no other
+        op is sure to run later. Tensors that are not in the graph (ops were fused, say) are left
         out.
         """
         ends = {}
@@ -346,8 +347,8 @@ class Graph(Displayed):
 
     def _last_behind(self, producer: int, end: int) -> int:
         """The last op up to ``end`` that depends on the producer."""
-        # Along dependents, the latest first: most often that leads to the end at once, where a walk
-        # over all ops between would meet those of every rank.
+        # The latest dependents are followed first: this mostly reaches the end at once, where a
+        # scan of all ops in between would visit the ops of every rank.
         last, seen, stack = producer, {producer}, [producer]
         while stack and last < end:
             for after in self._dependents[stack.pop()]:
@@ -359,7 +360,7 @@ class Graph(Displayed):
 
     @cached_property
     def _dependents(self) -> tuple[list[int], ...]:
-        """By op the ops that read it or wait for it, ascending."""
+        """For each op, the ops that read it or wait for it, ascending."""
         after: tuple[list[int], ...] = tuple([] for _ in self.ops)
         for i, reads in enumerate(self.reads):
             for producer in dict.fromkeys(producer for producer, _ in reads):
@@ -426,14 +427,15 @@ class Graph(Displayed):
 
     @classmethod
     def from_networkx(cls, graph: nx.DiGraph[Any], name: str = "graph") -> Graph:
-        """From a DiGraph: node key = op name, node attributes = fields of Op, in node order.
+        """The graph of a DiGraph: node key = op name, node attributes = fields of Op, in node
+        order.
 
-        A time may be called as ``attributes.TIME`` has it (``seconds``, ``time_ms``, ...), the size
-        of a node's only output ``bytes``, ``nbytes``, ``output_bytes`` or ``size``. Where a node
-        has no ``inputs`` of its own, its in-edges tell them: edge attribute ``outputs`` lists the
-        outputs read (default [0]; -1 is a control input), ``bytes`` (or ``nbytes``, ``size``,
-        ``tensor_bytes``, ``weight``) the size of output 0 where the producer lists no outputs.
-        Raises InputError, also for what is told twice.
+        A time may have any name in ``TIME`` (``seconds``, ``time_ms``, ...), the size of a node's
+        only output may be ``bytes``, ``nbytes``, ``output_bytes`` or ``size``. A node without
+        ``inputs`` reads along its in-edges: edge attribute ``outputs`` lists the outputs read
+        (default [0]; -1 is a control input), ``bytes`` (or ``nbytes``, ``size``, ``tensor_bytes``,
+        ``weight``) the size of output 0 where the producer lists no outputs. Raises InputError,
+        also where two attributes give one value.
         """
         if not graph.is_directed():
             raise InputError("edges: must have a direction, from producer to consumer (DiGraph)")
@@ -452,7 +454,7 @@ class Graph(Displayed):
             fields = {name: getattr(op, name) for name in Op.__slots__ if name != "name"}
             graph.add_node(op.name, **fields)
         for consumer, reads in zip(self.ops, self.reads, strict=True):
-            # Reads are sorted, so those of one producer follow one another.
+            # Reads are sorted, so reads of one producer are consecutive.
             for position, pairs in groupby(reads, key=itemgetter(0)):
                 producer, outputs = self.ops[position], [output for _, output in pairs]
                 size = sum(producer.outputs[output].bytes for output in outputs if output >= 0)

@@ -1,9 +1,9 @@
-"""Ranks that communicate: which of their collectives are one, which receive takes what which send
-gave, and the order in which the ops of all ranks are one program.
+"""The communications of several ranks joined: which calls are one collective, which receive takes
+which send, and an order in which the ops of all ranks form one program.
 
-Each rank tells its communications by itself (a Chakra trace, a trace of ``torch.profiler``, a
-captured script). ``meetings_of`` joins those of all ranks, ``merged`` makes one order of their ops.
-What a collective costs and sends is said in ``costs``, not here.
+Each rank lists its own communications (from a Chakra trace, a trace of ``torch.profiler``, a
+captured script). ``meetings_of`` joins the calls of all ranks, ``merged`` puts their ops into one
+order. The bytes and times of a collective are in ``costs``, not here.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from ..ground.errors import InputError, refuse
 
 SEND, RECEIVE = "send", "recv"
 Place = tuple[int, int]
-"""A rank, and the position of one of its ops among all that it issues."""
+"""A rank, and the position of one of its ops among all ops that it issues."""
 
 
 @dataclass(frozen=True, slots=True)
 class Communication:
-    """A collective, a send or a receive, as one rank issues it at a position of its own.
+    """A collective, a send or a receive, as one rank issues it at a position in its program.
 
-    ``kind`` is that of the collective, whose root may be told as ``peer``, or SEND or RECEIVE with
-    the other rank. ``bytes`` are the share of a rank for an all-gather, else the whole buffer; on
-    all ranks equal, but for an all-to-all. ``group`` names the process group ("" is that of all
-    ranks), ``ranks`` are its members in their order (none: every rank that uses it). A rank goes no
-    further in ``merged`` until the others are there; with a send that is not ``blocking`` it does
-    where nobody else can. Of a batch of messages the sends come first. ``label`` tells people where
-    it stands ("train.py:12").
+    ``kind`` is the kind of the collective, with its root, if any, as ``peer``; or SEND or RECEIVE,
+    with the other rank as ``peer``. ``bytes`` are the share of a rank for an all-gather, else the
+    whole buffer; equal on all ranks, except for an all-to-all. ``group`` names the process group
+    ("": all ranks), ``ranks`` are its members in order (none: every rank that uses it). In
+    ``merged`` a rank stops here until the other ranks have come; after a send that is not
+    ``blocking`` it goes on where no other rank can. In a batch of messages the sends come first.
+    ``label`` shows people where the call is ("train.py:12").
     """
 
     rank: int
@@ -45,12 +45,12 @@ class Communication:
 
     @property
     def place(self) -> Place:
-        """Its rank and its position."""
+        """The rank and the position."""
         return self.rank, self.position
 
     @property
     def is_message(self) -> bool:
-        """Whether two ranks alone take part."""
+        """Whether the communication is a message between two ranks."""
         return self.kind in (SEND, RECEIVE)
 
     def __str__(self) -> str:
@@ -65,13 +65,13 @@ class Communication:
 
 
 Meeting = tuple[Communication, ...]
-"""A collective as its ranks issue it, in the order of the group; of a message (send, receive)."""
+"""A collective as each of its ranks issues it, in the order of the group; or (send, receive)."""
 
 
 @dataclass(frozen=True)
 class Meetings:
-    """``of``: every communication that meets others, by its place; ``problems``: where the ranks do
-    not fit together. A message from or to a rank that is not there meets nobody.
+    """``of``: the meeting of every communication that meets others, by its place; ``problems``:
+    faults where the ranks do not fit together. A message from or to an absent rank meets nobody.
     """
 
     of: Mapping[Place, Meeting]
@@ -79,10 +79,10 @@ class Meetings:
 
 
 def meetings_of(communications: Iterable[Communication], ranks: Collection[int]) -> Meetings:
-    """The meetings of these ranks, each of whose communications come in the order of issue.
+    """The meetings of these ranks. Communications of each rank come in the order of issue.
 
-    The k-th collective of a group is the same one on each of its ranks, the k-th receive from a
-    rank under a tag takes the k-th send.
+    The k-th calls of a group on each of its ranks are one collective; the k-th receive from a rank
+    under a tag takes the k-th send.
     """
     groups: defaultdict[tuple[str, tuple[int, ...]], dict[int, list[Communication]]]
     groups, present = defaultdict(lambda: defaultdict(list)), dict.fromkeys(ranks)
@@ -113,7 +113,9 @@ def _joined(meetings: Iterable[Meeting]) -> dict[Place, Meeting]:
 
 
 def _differences(name: str, calls: Mapping[int, Sequence[Communication]]) -> Iterator[str]:
-    """The first collective of a group about which its ranks differ, else that some issue more."""
+    """The differences at the first collective on which the ranks of a group differ, else a line
+    where some ranks issue more collectives.
+    """
     for first, *others in zip(*calls.values(), strict=False):
         differing = [
             f"{call.where}: {call}, but {first} on {first.where}"
@@ -153,9 +155,10 @@ def _unequal(
 def operands(
     kind: str, ranks: int, size: int, members: int = 0, rooted: bool = True
 ) -> tuple[list[int], list[int]]:
-    """Bytes of what a collective op reads and leaves, rank by rank (docs/reference/collectives.md),
-    for the ``bytes`` of its communications. ``members`` counts the group where ``ranks`` are but
-    some of it (0: all), then ``rooted`` tells whether the root is among them.
+    """Bytes of the operands and of the outputs of a collective op, rank by rank
+    (docs/reference/collectives.md), given the ``bytes`` of its communications as ``size``.
+    ``members`` is the size of the group where ``ranks`` are only a part of it (0: all); ``rooted``
+    then says whether the root is one of them.
     """
     if kind == "all_gather":
         return [size] * ranks, [(members or ranks) * size] * ranks
@@ -174,11 +177,11 @@ def merged(
     meetings: Meetings,
     needs: Mapping[Place, Sequence[Place]] = {},
 ) -> list[tuple[Place, ...]]:
-    """One order of the ops of all ranks, which keeps that of each: the place of an op, or all the
-    places of a meeting in the order of its members.
+    """One order of the ops of all ranks that keeps the order of each rank. An entry is the place of
+    one op, or all places of a meeting in the order of its members.
 
-    ``lengths`` are numbers of ops by rank, ``needs`` the earlier communications of its rank behind
-    which an op comes. A meeting comes when the last of its ranks is there. Raises InputError with
+    ``lengths`` are the numbers of ops by rank, ``needs`` the earlier communications of the same
+    rank that an op waits for. A meeting comes when its last rank has come. Raises InputError with
     the problems of the meetings, and where ranks wait for each other in a circle.
     """
     refuse(meetings.problems)
@@ -188,8 +191,9 @@ def merged(
 
 
 class _Merging:
-    """Ranks that go on by turns, each until it waits for another. ``open`` are communications that
-    were issued and whose meetings are to come, ``patient`` the ranks that wait and need not.
+    """The ranks in turn, each run until it waits for another. ``open`` are communications that were
+    issued and whose meetings have not come yet; ``patient`` are ranks that wait in a call that does
+    not block.
     """
 
     def __init__(
@@ -207,9 +211,10 @@ class _Merging:
         self.waiting: dict[int, Meeting] = {}
 
     def run(self) -> None:
-        """Puts all ops in order. Raises InputError where ranks wait in a circle."""
+        """Put all ops in order. Raises InputError where ranks wait in a circle."""
         while self.runnable or self.patient:
-            # What does not block goes on without the others only where nobody else can go on.
+            # A rank whose call does not block goes on without the others only where no other rank
+            # can.
             rank = (self.runnable or self.patient).popleft()
             self.waiting.pop(rank, None)
             while self.position[rank] < self.lengths[rank] and self._goes_on(rank):
@@ -218,7 +223,7 @@ class _Merging:
             raise InputError(_circle(self.waiting, self.position))
 
     def _goes_on(self, rank: int) -> bool:
-        """Issues the next op of a rank; returns whether the rank goes on at once."""
+        """Issue the next op of a rank; returns whether the rank goes on at once."""
         place = rank, self.position[rank]
         late = next((need for need in self.needs.get(place, ()) if need in self.open), None)
         if late is not None:
@@ -240,7 +245,7 @@ class _Merging:
         return False
 
     def _meet(self, meeting: Meeting) -> None:
-        """All are there: whoever waited for it goes on."""
+        """Close a meeting to which all ranks have come: its waiting ranks go on."""
         places = tuple(call.place for call in meeting)
         self.open.difference_update(places)
         self.order.append(places)
@@ -253,12 +258,12 @@ class _Merging:
 
 
 def _circle(waiting: Mapping[int, Meeting], position: Mapping[int, int]) -> str:
-    """The message about ranks that wait for each other: each with what it waits in."""
+    """The message about ranks that wait for each other, with the call that each waits in."""
     chain: list[int] = []
     rank = next(iter(waiting))
     while rank not in chain:
         chain.append(rank)
-        # A member is there once the rank is past its position.
+        # A member has come once its rank is past its position.
         rank = next(call.rank for call in waiting[rank] if position[call.rank] <= call.position)
     circle = chain[chain.index(rank) :]
     parts = []

@@ -1,19 +1,18 @@
-"""Memory as frameworks count it: rounding, what training keeps beside the parameters, and what no
+"""Memory as frameworks count it: rounded sizes, gradients and optimizer state, and memory that no
 tensor holds.
 
-The execution contract counts the bytes that tensors ask for; so does ``MemoryModel()``. Everything
-else is a switch: sizes rounded as an allocator rounds them, gradients and optimizer state by the
-optimizer's name, and reserves for the framework's context and the communication library. None of it
-changes timing.
+The execution contract counts the bytes of tensors; so does ``MemoryModel()``. The rest is optional:
+sizes rounded as an allocator rounds them, gradients and optimizer state by the optimizer's name,
+and reserves for the framework's context and the communication library. Nothing here changes timing.
 
-A scenario's ``options.memory`` is a ``MemoryModel``; lowering counts buffers by it
+A scenario's ``options.memory`` is a ``MemoryModel``; lowering sizes buffers by it
 (``simdev/lowering/columns.py``), and the report replays the allocator
 (``simdev/report/measures/footprint.py``). An optimizer is a row of ``OPTIMIZERS``, and the work of
-its update op a row of ``UPDATES`` in ``simdev/nouns/semantics/kinds/elementwise.py``; what its
-update needs for a moment is in TEMPORARIES and KEPT of ``simdev/lowering/prepare.py`` (nothing,
-where the kind is not listed). Of a large model its bytes are ``Parallelism.state_bytes``. Captures
-of PyTorch run the optimizers of ``simdev/measure/tracing.py``, and traces know their updates by
-UPDATE_KINDS of ``simdev/measure/traces/updates.py``.
+its update op a row of ``UPDATES`` in ``simdev/nouns/semantics/kinds/elementwise.py``; the temporary
+memory of its update is in TEMPORARIES and KEPT of ``simdev/lowering/prepare.py`` (none, where the
+kind is not listed). Large models have ``Parallelism.state_bytes`` instead. Captures of PyTorch run
+the optimizers of ``simdev/measure/tracing.py``, and traces recognise updates by UPDATE_KINDS of
+``simdev/measure/traces/updates.py``.
 """
 
 from __future__ import annotations
@@ -43,8 +42,8 @@ RESERVES = ("cuda", "nccl")
 
 @dataclass(frozen=True, slots=True)
 class Optimizer:
-    """An optimizer: the kind of its ``update`` op, and the state that it keeps for each parameter,
-    ``values`` of the parameter's own dtype and ``floats`` of 4 bytes.
+    """An optimizer: the kind of its ``update`` op, and the state that it keeps for each parameter:
+    ``values`` numbers of the parameter's own dtype and ``floats`` numbers of 4 bytes.
     """
 
     update: str
@@ -68,23 +67,24 @@ Reserve = Number | Mapping[str, Number]
 
 @dataclass(frozen=True, slots=True)
 class MemoryModel:
-    """How memory is counted; the defaults are the execution contract's. Raises InputError.
+    """The options that say how memory is counted; the defaults are the execution contract's. Raises
+    InputError.
 
-    - ``model``: ``full``, or ``outputs_only`` as Placeto's simulator counts: the outputs of ops,
-      each until its last consumer anywhere has finished; no copies, parameters, states, workspace.
-    - ``framework``: ``pytorch`` counts what ``torch.cuda.max_memory_allocated`` tells: sizes
-      rounded, and beside tensors the scratch memory of operators, of updates and of cuBLAS, and
-      the Report replays the allocator over steps in a row. With ``none`` it is not so, with
-      ``auto`` only where a profile was measured by PyTorch on a CUDA device.
+    - ``model``: ``full``, or ``outputs_only`` as in Placeto's simulator: only outputs of ops, each
+      until its last consumer on any device has finished; no copies, parameters, states or
+      workspace.
+    - ``framework``: ``pytorch`` counts like ``torch.cuda.max_memory_allocated``: rounded sizes, and
+      beside tensors the scratch memory of operators, of updates and of cuBLAS; the Report then
+      replays the allocator over consecutive steps. ``none`` does not; ``auto`` does where a profile
+      was measured by PyTorch on a CUDA device.
     - ``rounding``: ``pytorch`` rounds every tensor up to 512 bytes, and the Report replays the
-      caching allocator. ``expandable``: it is replayed with expandable segments.
+      caching allocator. ``expandable``: the replay has expandable segments.
     - ``optimizer``: ``sgd``, ``momentum``, ``adam``, ``mixed-momentum`` or ``mixed-adam`` sets the
-      state bytes of every op that owns parameters; none: as the graph says. ``gradients``: so many
-      times the parameter bytes are kept as gradients, 0, 1 or 2 (2: with the flat copy of
-      data-parallel buckets); none: as the graph says. ``dtype``: of parameters whose op does not
-      tell it.
-    - ``context``, ``communication``: bytes held on each device that runs ops, as a size, ``cuda``
-      (the context) or ``nccl`` (communication), or a table of these by device kind.
+      state bytes of every op that owns parameters; none: as the graph says. ``gradients``: copies
+      of gradients, each of the parameters' bytes, 0, 1 or 2 (2: with the flat copy of data-parallel
+      buckets); none: as the graph says. ``dtype``: the dtype of parameters whose op has none.
+    - ``context``, ``communication``: bytes reserved on each device that runs ops: a size, ``cuda``
+      (for the context), ``nccl`` (for communication), or a table of these by device kind.
     """
 
     model: str = "full"
@@ -130,22 +130,22 @@ class MemoryModel:
 
     @property
     def changes(self) -> dict[str, Any]:
-        """The options that are not the contract's."""
+        """The options that differ from the contract's."""
         options = ((option, getattr(self, option.name)) for option in fields(self))
         return {option.name: value for option, value in options if value != option.default}
 
     @property
     def unit(self) -> int:
-        """The bytes of which every allocation is a multiple."""
+        """The size in bytes that every allocation is a multiple of."""
         return ROUNDING["pytorch" if self.is_pytorch else self.rounding]
 
     @property
     def is_pytorch(self) -> bool:
-        """Whether all is counted that PyTorch's own counter counts."""
+        """Whether memory is counted as PyTorch's own counter does."""
         return self.framework == "pytorch"
 
     def within(self, measured: bool) -> MemoryModel:
-        """The model with "auto" settled; ``measured``: by PyTorch on a CUDA device."""
+        """The model with "auto" settled; ``measured``: PyTorch measured a profile on CUDA."""
         automatic = measured and self.framework == "auto" and self.model == "full"
         return replace(self, framework="pytorch") if automatic else self
 
@@ -158,9 +158,7 @@ class MemoryModel:
         return tuple(_reserved(self.context, device, CUDA_CONTEXT) for device in cluster.devices)
 
     def communication_bytes(self, cluster: Cluster) -> tuple[int, ...]:
-        """Bytes of the communication library's buffers, by device; a device alone needs none of
-        NCCL's.
-        """
+        """Bytes of the communication library's buffers, by device; NCCL's need two devices."""
         ends = sum(device.runs_ops for device in cluster.devices)
         preset = 0 if ends < 2 else NCCL_PAIR if ends == 2 else NCCL_GROUP
         return tuple(_reserved(self.communication, device, preset) for device in cluster.devices)
@@ -174,10 +172,10 @@ def _reserved(value: Reserve, device: Device, preset: int) -> int:
 
 
 def with_training_state(graph: Graph, memory: MemoryModel) -> Graph:
-    """The graph with the gradients and the optimizer state that the model asks for.
+    """The graph with the gradients and the optimizer state that the memory model sets.
 
-    It is the graph itself where nothing changes. Raises InputError where mixed precision meets
-    parameters that are not of 2 bytes, or whose dtype nobody tells.
+    It is the graph itself where nothing changes. Raises InputError where a mixed-precision
+    optimizer meets parameters that are not of 2 bytes, or of unknown dtype.
     """
     if memory.optimizer is None and memory.gradients is None:
         return graph
@@ -187,7 +185,7 @@ def with_training_state(graph: Graph, memory: MemoryModel) -> Graph:
         with collecting(problems, f"ops[{i}]: "):
             ops.append(_trained(op, memory))
     refuse(problems)
-    # Who remembers answers by the graph object finds them again.
+    # The same object, since caches are keyed by the graph object.
     unchanged = all(map(is_, ops, graph.ops))
     return graph if unchanged else replace(graph, ops=tuple(ops))
 
@@ -203,9 +201,9 @@ def _trained(op: Op, memory: MemoryModel) -> Op:
 
 
 def state_bytes(op: Op, optimizer: str, dtype: str | None = None) -> int:
-    """Bytes that an optimizer keeps for the parameters of an op.
+    """The bytes that an optimizer keeps for the parameters of an op.
 
-    ``dtype`` is theirs where the op does not tell it. Raises InputError.
+    ``dtype`` is the parameters' dtype where the op has none. Raises InputError.
     """
     kept = OPTIMIZERS[optimizer]
     if not op.param_bytes or not kept.floats:

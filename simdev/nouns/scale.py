@@ -1,12 +1,13 @@
-"""How large a question is, told before it is lowered: about how many tasks, how long, how much
-memory; and the limit beyond which it is refused.
+"""The scale of a question, estimated before it is lowered: its tasks, time and memory; and the
+limit beyond which it is refused.
 
-Counts are upper bounds by the sizes of what is asked, or typical numbers where only lowering knows;
-times and bytes were measured on one core of an AMD EPYC. A guess may be off by a factor of three.
+Counts are upper bounds from the sizes of the question, or typical numbers where only lowering
+knows; times and bytes were measured on one core of an AMD EPYC. A guess may be off by a factor of
+three.
 
-Scenarios, the oracle and ``simdev pipeline`` ask before they lower, and refuse by
-``Scale.require``. A pass of lowering that makes many more tasks has to be counted here too, for
-nothing else looks at both.
+Scenarios, the oracle and ``simdev pipeline`` estimate before they lower, and refuse by
+``Scale.require``. A pass of lowering that makes many more tasks has to be counted here, too;
+nothing else compares the two.
 """
 
 from __future__ import annotations
@@ -26,11 +27,11 @@ from .strategy import Configuration, Parallelism, Strategy, Sync
 
 NO_LIMIT = "none"
 LIMIT = "60 s"
-"""The most time that a question may take by the guess, unless more is allowed."""
-# Each is (seconds, bytes) of one: READ, an op read from a file; WORKER, a worker of a cluster with
+"""The most estimated time of a question, unless more is allowed."""
+# Each is (seconds, bytes) for one: READ, an op read from a file; WORKER, a worker of a cluster with
 # its links and its row of a report; SHARD, a part of a split op; TASK, a task; ACTION, an action of
-# a pipeline; LAYER, a layer of a large model, ROW, a task of it; COPY, the same task on one more
-# device; SLOWED, a task that is simulated again and again, for others slow it.
+# a pipeline; LAYER, a layer of a large model; ROW, a task of that layer; COPY, the same task on one
+# more device; SLOWED, a task simulated several times because others slow it.
 READ, WORKER = (90e-6, 2000), (0.65e-3, 10_000)
 SHARD, TASK = (210e-6, 3500), (75e-6, 2500)
 ACTION, ROW, COPY = (45e-6, 1500), (5e-6, 800), (1.2e-6, 400)
@@ -42,7 +43,7 @@ TASKS_OF_BUCKET = {2: 3, 3: 5}  # beside the first of a layer, by ZeRO: parts an
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """About how many tasks a question has, and what it takes in seconds and bytes."""
+    """The approximate number of tasks of a question, and its seconds and bytes."""
 
     tasks: int
     seconds: float
@@ -50,7 +51,9 @@ class Scale:
 
     @classmethod
     def of(cls, tasks: int, *parts: tuple[int, tuple[float, int]]) -> Scale:
-        """So many tasks, for which so many of each sort are handled."""
+        """The scale of ``tasks``; ``parts`` are pairs (number of things, seconds and bytes of
+        each).
+        """
         seconds = sum(count * each[0] for count, each in parts)
         return cls(tasks, seconds, sum(count * each[1] for count, each in parts))
 
@@ -59,8 +62,8 @@ class Scale:
         return f"about {self.tasks:,} tasks, {time} and {memory}"
 
     def require(self, limit: float) -> None:
-        """Raises InputError where it takes longer than ``limit`` seconds, or more memory than this
-        machine has; never where the limit is infinite.
+        """Raises InputError where the question takes longer than ``limit`` seconds, or more memory
+        than this machine has; never for an infinite limit.
         """
         if limit == math.inf:
             return
@@ -74,8 +77,8 @@ class Scale:
 
 
 def memory_bytes() -> int | None:
-    """RAM of this machine in bytes, whatever a container may use of it; None where the operating
-    system does not tell.
+    """RAM of this machine in bytes, whatever a container may use; None where the system does not
+    say.
     """
     if not hasattr(os, "sysconf"):  # Windows
         return None
@@ -88,7 +91,7 @@ def parse_limit(value: Number | str) -> float:
 
 
 def scale_to_read(ops: int, devices: int) -> Scale:
-    """The least scale of reading, lowering and simulating so many ops and devices of files."""
+    """The least scale of reading, lowering and simulating this number of ops and devices."""
     return Scale.of(max(ops, devices), (ops, READ), (devices, WORKER), (ops, TASK))
 
 
@@ -98,9 +101,7 @@ def scale_of_devices(cluster: Cluster) -> Scale:
 
 
 def scale_of(graph: Graph, cluster: Cluster, strategy: Strategy, repeats: bool = False) -> Scale:
-    """The scale of a strategy of a graph, every device expanded; ``repeats``: steps follow one
-    another.
-    """
+    """The scale of a strategy of a graph, every device expanded; ``repeats``: of several steps."""
     pipeline, ops, devices = strategy.pipeline, len(graph.ops), len(cluster.workers)
     times = strategy.accumulate if pipeline is None else pipeline.microbatches
     if isinstance(strategy.sync, Sync):
@@ -116,7 +117,7 @@ def scale_of(graph: Graph, cluster: Cluster, strategy: Strategy, repeats: bool =
     shards, sent = sum(parts), 0
     for op, reads in enumerate(graph.reads):
         for producer, _ in reads:
-            # Operands that are cut otherwise are fetched in pieces from several parts.
+            # Operands that are cut in another way are fetched in pieces from several parts.
             if parts[producer] != parts[op] or _keys(graph, strategy, producer, op):
                 most = max(parts[producer], parts[op])
                 sent += most * max(1, math.isqrt(most)) if most > 1 else 0
@@ -126,13 +127,13 @@ def scale_of(graph: Graph, cluster: Cluster, strategy: Strategy, repeats: bool =
 
 
 def _keys(graph: Graph, strategy: Strategy, first: int, second: int) -> bool:
-    """Whether two ops are configured by themselves, and otherwise."""
+    """Whether two ops both have a configuration and these differ."""
     ways = [strategy.partition.get(graph.ops[op].name) for op in (first, second)]
     return None not in ways and ways[0] != ways[1]
 
 
 def _parts(graph: Graph, cluster: Cluster, strategy: Strategy) -> list[int]:
-    """The parts of every op: as configured; of those that follow, as many as of any."""
+    """The parts of every op: as configured, else the largest number of parts of any op."""
     partition: Mapping[str, Configuration] = strategy.partition
     by_key = {key: math.prod(each.split.values()) for key, each in partition.items()}
     most = max(by_key.values(), default=1)
@@ -142,7 +143,7 @@ def _parts(graph: Graph, cluster: Cluster, strategy: Strategy) -> list[int]:
 
 
 def _synchronising(graph: Graph, strategy: Strategy, replicas: int) -> int:
-    """Tasks that add up gradients of weights over replicas."""
+    """The number of tasks that add up gradients of weights over replicas."""
     weights = sum(traits_of(op.kind).leaf == "parameter" or op.param_bytes > 0 for op in graph.ops)
     if isinstance(strategy.sync, Sync) or strategy.sync == "parameter-server":
         return 2 * weights * replicas
@@ -153,16 +154,16 @@ def _synchronising(graph: Graph, strategy: Strategy, replicas: int) -> int:
 
 
 def scale_of_pipeline(turns: int, split: bool) -> Scale:
-    """The scale of a schedule of stage times alone, of so many turns of a microbatch on a stage;
-    ``split``: gradients of weights are actions too.
+    """The scale of a schedule of stage times alone, with ``turns`` turns of a microbatch on a
+    stage; ``split``: gradients of weights are separate actions.
     """
     actions = turns * (3 if split else 2)
     return Scale.of(2 * actions, (actions, ACTION), (actions, ACTION))
 
 
 def scale_of_large(model: Transformer, p: Parallelism, cluster: Cluster, symmetry: bool) -> Scale:
-    """The scale of a large model; with ``symmetry`` a single device is simulated of each rank of
-    the pipeline.
+    """The scale of a large model; with ``symmetry`` one device of each rank of the pipeline is
+    simulated.
 
     Raises InputError where the degrees do not divide the model.
     """

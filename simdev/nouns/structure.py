@@ -3,13 +3,13 @@ weights with their gradients and updates, the forward op of each backward op (it
 colocation groups and layers. Cluster, strategy and costs play no part.
 
 The passes of ``simdev/lowering/``, the searches of ``simdev/search/``, ``simdev/oracle/`` and
-``simdev/nouns/strategy/placement.py`` read graphs by this module. A rule of names belongs to the
-first part alone: ``PREFIXES`` is written by models (``simdev/nouns/models/builder.py`` and
+``simdev/nouns/strategy/placement.py`` read graphs by this module. Rules of names belong to the
+first part: ``PREFIXES`` is written by models (``simdev/nouns/models/builder.py`` and
 ``backward.py``) and by captures (``simdev/measure/capture.py``, ``simdev/measure/traces/step.py``),
-and read back by ``forward_name`` and ``scope_of``. Which kinds are linear, parameters, layers or
-the backward of another kind is told by ``simdev/nouns/semantics/``. Nothing here raises InputError
-but ``op_splits``. Tests: ``tests/structure/test_structure.py``,
-``tests/models/test_models_backward.py`` (mates of built graphs).
+and read back by ``forward_name`` and ``scope_of``. ``simdev/nouns/semantics/`` says which kinds are
+linear, parameters, layers or the backward of another kind. Only ``op_splits`` raises InputError.
+Tests: ``tests/structure/test_structure.py``, ``tests/models/test_models_backward.py`` (mates of
+built graphs).
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from .semantics import (
 )
 
 # Names of ops as graphs of training steps write them: a prefix for the phase, a scope, and the step
-# of an unrolled op. Only searches, mates and placements of blocks read them, where an op has no
-# attribute that tells more.
+# of an unrolled op. Only searches, mates and placements of blocks use names, where an op has no
+# attribute that says more.
 
 PREFIXES = {"forward": "", "backward": "grad/", "update": "update/"}
-"""By phase the prefix of the names that derive from the name of a forward op."""
+"""The prefix by phase of names that derive from the name of a forward op."""
 
 _ROOTS = (*PREFIXES.values(), "gradients/")  # the last is TensorFlow's
 # The step of an unrolled op may be inside a name: "lstm@3/matmul" is one of the ops of step 3.
@@ -52,25 +52,25 @@ def forward_name(name: str) -> str:
 
 
 def scope_of(name: str) -> str:
-    """The scope of an op, which is that of its forward op: "a/b" of "grad/a/b/matmul"."""
+    """The scope of an op, equal to its forward op's: "a/b" of "grad/a/b/matmul"."""
     return forward_name(name).rpartition("/")[0]
 
 
 OUTSIDE = "loss"
-"""The scope of what a training script computes outside of its modules."""
+"""The scope of ops that a training script computes outside of its modules."""
 _RANK = re.compile(r"rank [0-9]+/")
 
 
 def rank_module(name: str) -> str | None:
-    """The module of an op of a rank: "layers/0/wq" of "rank 3/grad/layers/0/wq/matmul", "" of the
-    whole model, OUTSIDE of it. None for an op of no rank.
+    """The module of an op of a rank: "layers/0/wq" of "rank 3/grad/layers/0/wq/matmul", "" for the
+    whole model, OUTSIDE for ops outside of modules. None for an op without a rank.
     """
     rank = _RANK.match(name)
     return None if rank is None else scope_of(name[rank.end() :])
 
 
 def is_of_ranks(graph: Graph) -> bool:
-    """Whether a graph joins the ops of ranks (captured, traced, or of Chakra)."""
+    """Whether a graph joins the ops of several ranks (captured, traced, or from Chakra)."""
     return bool(graph.ops) and rank_module(graph.ops[0].name) is not None
 
 
@@ -95,7 +95,7 @@ def unrolled(name: str) -> str:
     return _STEP.sub("", name) if "@" in name else name
 
 
-# Topological order: producers before what reads them.
+# Topological order: producers before their readers.
 
 Rule = Literal["ready", "branch"]
 
@@ -143,7 +143,7 @@ def order_of(graph: Graph, rule: Rule | Sequence[Any] = "ready") -> list[int]:
 
 
 def longest_behind(graph: Graph, lengths: Iterable[int]) -> list[int]:
-    """By op its length plus the longest path after it."""
+    """The length of each op plus the longest path after it."""
     whole, longest = list(lengths), [0] * len(graph.ops)
     for op in reversed(order_of(graph)):
         length = whole[op] = whole[op] + longest[op]
@@ -153,7 +153,7 @@ def longest_behind(graph: Graph, lengths: Iterable[int]) -> list[int]:
 
 
 def readers_of(graph: Graph) -> list[list[int]]:
-    """By op (position) the ops that read it or wait for it, each once, in program order."""
+    """The ops (positions) that read or wait for each op, each once, in program order."""
     readers: list[list[int]] = [[] for _ in graph.ops]
     for reader, reads in enumerate(graph.reads):
         for producer in {producer for producer, _ in reads}:
@@ -166,7 +166,7 @@ def components(count: int, edges: Iterable[tuple[int, int]]) -> list[int]:
 
     Where the order leaves a choice, components come by their smallest node.
     """
-    # Imported here, for it takes long: `import simdev` must stay fast.
+    # Imported here, since it is slow: `import simdev` must stay fast.
     import networkx as nx
 
     graph: nx.DiGraph[int] = nx.DiGraph(edges)
@@ -208,7 +208,7 @@ class Weights:
 
 
 def weights_of(graph: Graph) -> Weights:
-    """Which tensors of a graph are weights, and which are gradients of weights.
+    """The weights of a graph, and the gradients of weights.
 
     A weight is the output of a parameter leaf, or a cast, copy or view of a weight. A gradient is a
     tensor that an update reads beside its weight, or an operand of a linear op (sum, copy, view,
@@ -271,16 +271,16 @@ def hands_out_parameters(op: Op) -> bool:
 
 
 def addends_of(graph: Graph, weights: Weights, gradient: TensorOf) -> tuple[TensorOf, ...]:
-    """The gradients of which a gradient is the sum, copy or view; none where it is first made."""
+    """The gradients that a gradient sums, copies or views; none where it is first made."""
     if not is_linear(graph.ops[gradient[0]]):
         return ()
     return tuple(tensor for tensor in _read(graph, gradient[0]) if tensor in weights.gradients)
 
 
 def first_made(graph: Graph, weights: Weights, gradient: TensorOf) -> list[TensorOf]:
-    """The first made gradients that add up to a gradient; itself where it is no sum."""
+    """The first-made gradients that add up to a gradient; for such a gradient, itself."""
     parts, waiting = list[TensorOf](), [gradient]
-    # No recursion: over a thousand steps of an unrolled layer sums are a thousand deep.
+    # No recursion: over a thousand steps of an unrolled layer, sums are a thousand deep.
     while waiting:
         tensor = waiting.pop()
         addends = addends_of(graph, weights, tensor)
@@ -291,9 +291,9 @@ def first_made(graph: Graph, weights: Weights, gradient: TensorOf) -> list[Tenso
 
 
 def weight_of_gradients(graph: Graph, weights: Weights) -> Mapping[TensorOf, TensorOf]:
-    """By gradient the weight that it belongs to.
+    """The weight of each gradient.
 
-    The gradients of a weight are the ones read by its update, and their addends.
+    A weight's gradients are the tensors read by its update, and their addends.
     """
     weight_of: dict[TensorOf, TensorOf] = {}
     for update in updates_of(graph, weights):
@@ -331,7 +331,7 @@ NOBODY = -1
 
 
 def mates(graph: Graph) -> list[int]:
-    """For each op its forward op: itself for a forward op, NOBODY where nothing tells it.
+    """For each op its forward op: itself for a forward op, NOBODY where it is unknown.
 
     The mate of another op is the first of these that there is: the op that its attribute
     ``forward`` names; the last forward op of its colocation group; the forward op with most
@@ -353,7 +353,7 @@ def mates(graph: Graph) -> list[int]:
             mate_of[i] = named
         else:
             mate_of[i] = grouped[-1] if grouped else evidence.best(i, mate_of)
-    # Readers first, so that a whole chain of ops without evidence gets the mate of its end.
+    # Readers come first, so that a chain of ops without evidence gets the mate of its end.
     for i in reversed(order):
         if mate_of[i] == NOBODY:
             mate_of[i] = max((mate_of[other] for other in readers[i]), default=NOBODY)
@@ -396,7 +396,7 @@ class _Evidence:
         op, before, weights = self.graph.ops[i], self.before[i], self.weights.get(i, ())
         several = len(before) > 1 and not any(self.forward[p] for p in before)
         if several and not weights and is_linear(op):
-            return max(mate_of[p] for p in before)  # it adds up gradients of what several ops read
+            return max(mate_of[p] for p in before)  # a sum of several ops' gradients
         shared, near = self._shared(i), self._neighbours(i, mate_of)
         makes = {reader for weight in weights for reader in self.readers.get(weight, ())}
         kind, scope, made = backward_of(op.kind), scope_of(op.name), {t.shape for t in op.outputs}
@@ -411,7 +411,7 @@ class _Evidence:
         return max(shared.keys() | near.keys() | makes, key=speaks, default=NOBODY)
 
     def _shared(self, i: int) -> Counter[int]:
-        """By forward op how many of the tensors that op ``i`` reads it makes or reads."""
+        """For each forward op, how many of the tensors that op ``i`` reads it makes or reads."""
         return Counter(
             other
             for key in self.graph.reads[i]
@@ -421,17 +421,17 @@ class _Evidence:
         )
 
     def _neighbours(self, i: int, mate_of: Sequence[int]) -> dict[int, int]:
-        """By forward op 1 where it is the mate of a producer of op ``i``, 2 where it feeds one."""
+        """The number 1 for each mate of a producer of op ``i``, 2 for each op that feeds a mate."""
         producers = (p for p in self.before[i] if not self.forward[p])
         mates = [mate_of[p] for p in producers if mate_of[p] != NOBODY]
         near = dict.fromkeys(mates, 1)
         return near | {p: 2 for mate in mates for p in self.before[mate] if not self.leaf[p]}
 
 
-# Colocation: which ops belong on one device, because the graph or TensorFlow's attributes say so,
-# or because a caller united their sets.
+# Colocation: ops that belong on one device, because the graph or TensorFlow's attributes say so, or
+# because a caller united their sets.
 
-# attributes in which graphs exported from TensorFlow declare it
+# attributes that declare colocation in graphs exported from TensorFlow
 DECLARED = ("_class", "colocation")
 PREFIX = "loc:@"
 
@@ -518,7 +518,7 @@ def regrouped(graph: Graph, groups: Groups) -> Graph:
             names[root].add(op.colocate)
     ops = []
     for root, op in zip(roots, graph.ops, strict=True):
-        # Not the first name met: the order of ops would decide where several groups become one.
+        # The first name met would depend on the order of ops where several groups become one.
         group = min(names[root], key=lambda name: (len(name), name), default=None)
         if group is None and sizes[root] > 1:
             group = graph.ops[root].name
@@ -536,7 +536,7 @@ def layers_by_weight(graph: Graph, weights: Weights, ops: Iterable[int]) -> list
     A layer begins with an op that reads a weight; an op that reads none belongs to the layer before
     it. The steps of an unrolled op are in one layer.
     """
-    # All steps of an unrolled op read one weight: apart, each would begin a layer.
+    # All steps of an unrolled op read one weight; separately, each would begin a layer.
     steps: dict[str, list[int]] = {}
     for i in ops:
         steps.setdefault(unrolled(graph.ops[i].name), []).append(i)
@@ -559,8 +559,8 @@ def layers_by_kind(
     An op begins a layer where its kind has the trait ``layer``, where it only moves data of several
     layers together (a concatenation), where it reads no layer, or where ``alone`` says so; all of
     its unrolled steps share the layer. Any other op joins the first layer that it reads. ``ops``
-    come producers first; ``touched`` are by op the tensors of which it needs values and not only
-    shapes.
+    come producers first; ``touched`` are for each op the tensors whose values it needs, not only
+    their shapes.
     """
     layer_of, names = [-1] * len(graph.ops), dict[str, int]()
     for i in ops:
@@ -574,13 +574,13 @@ def layers_by_kind(
 
 
 def layers_read(touched: Iterable[TensorOf], layer_of: Sequence[int]) -> list[int]:
-    """The layers of which an op reads something, each once, in the order of its operands."""
+    """The layers that an op reads, each once, in the order of its operands."""
     read = (layer_of[producer] for producer, _ in touched)
     return list(dict.fromkeys(layer for layer in read if layer >= 0))
 
 
 def is_layer(graph: Graph, i: int, before: Sequence[int]) -> bool:
-    """Whether an op that reads these layers is a layer itself, as a concatenation of them is."""
+    """Whether an op that reads these layers is a layer itself, such as their concatenation."""
     kind = graph.ops[i].kind
     joins = op_class(kind) == "data_movement" and len(before) > 1
     return bool(traits_of(kind).layer) or joins

@@ -1,14 +1,14 @@
-"""The one intermediate form: tasks, the serial resources they hold, dependencies, and the buffers
-they fill and read.
+"""The intermediate form between lowering and the engines: tasks, the serial resources that they
+hold, their dependencies, and the buffers that they fill and read.
 
-Everything that varies by the thousand is a numpy column; a task, resource or buffer is a row
-number. Times are int64 picoseconds, sizes int64 bytes. Lists of rows are stored as CSR: the list of
-row i is ``ids[ptr[i]:ptr[i + 1]]``.
+Large tables are numpy columns; a task, resource or buffer is a row number. Times are int64
+picoseconds, sizes int64 bytes. Lists of rows are stored as CSR: the list of row i is
+``ids[ptr[i]:ptr[i + 1]]``.
 
 Lowering makes task graphs, both engines execute them, the checker and the report read them, and
-``simdev/files/run.py`` saves them column by column. A new column is needed there too; one that
-changes timing in both engines (``simdev/execution/engine``) and, in another way, in
-``simdev/execution/check``.
+``simdev/files/run.py`` saves them column by column. A new column is needed there too. One that
+changes timing is needed in both engines (``simdev/execution/engine``) and, written independently,
+in ``simdev/execution/check``.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from numpy.typing import NDArray
 
 from ..ground.errors import refuse
 from ..ground.frozen import FrozenDict
-from ..ground.units import PS_PER_SECOND
+from ..ground.units import MAX_PS, PS_PER_SECOND
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 
-# The kinds of tasks that send; a task that computes has its op's phase as kind.
+# Kinds of tasks that send. The kind of a task that computes is its op's phase.
 TRANSFER = "transfer"
-# several devices at once, each sending ``bytes``; its buffers lie on all of them
+# one task on several devices, each of which sends ``bytes``; its buffers lie on all of them
 COLLECTIVE = "collective"
-# what adding gradients up does beside sending: a server's sums, and the points that wait for one
+# parts of gradient synchronisation that send nothing: a server's sums, and joining points
 SYNC = "sync"
-DISPATCH = "dispatch"  # what a host does before its device runs an op
+DISPATCH = "dispatch"  # a host's work before its device runs an op
 THREAD_PREFIX = "thread "  # of the names of the queues of dispatches
 STREAM_PREFIX = "stream "  # of the names of the queues of streams
 BUFFER_KINDS = (
@@ -53,20 +53,20 @@ BUFFER_KINDS = (
 )
 OUTSIDE = ("context", "communication")  # kinds of buffers that no framework's allocator hands out
 MAX_TASKS = 10_000_000
-"""The most tasks that anything lowers to."""
+"""The most tasks that a task graph may have."""
 PERSISTENT = -1  # filler of a buffer that lives throughout
 
 
 def distinct(numbers: Ints) -> Ints:
-    """The different ones of some numbers, ascending."""
-    # As np.unique, which hashes: of a hundred thousand that takes ten times as long or more.
+    """The distinct numbers, ascending."""
+    # Faster than np.unique, which hashes: ten times and more for a hundred thousand numbers.
     ordered = np.sort(numbers)
     return ordered[np.diff(ordered, prepend=ordered[:1] - 1) > 0]
 
 
 def distinct_rows(rows: Ints) -> tuple[Ints, Ints]:
-    """The different rows of a table, in ascending order, and by row of the table which it is."""
-    # As np.unique, which compares rows by structure: that takes five times as long.
+    """The distinct rows of a table, ascending, and the position of each row among them."""
+    # Five times faster than np.unique, which compares rows as structures.
     order = np.lexsort(rows.T[::-1])
     ordered, which = rows[order], np.empty(len(rows), np.int64)
     is_new = np.ones(len(rows), np.bool_)
@@ -84,7 +84,7 @@ class Rows:
 
     @classmethod
     def of(cls, lists: Iterable[Sequence[int]]) -> Rows:
-        """From a sequence for each row."""
+        """Rows from a sequence of numbers for each row."""
         lists = list(lists)
         ptr = np.zeros(len(lists) + 1, np.int64)
         np.cumsum([len(row) for row in lists], out=ptr[1:])
@@ -92,10 +92,8 @@ class Rows:
 
     @classmethod
     def of_pairs(cls, rows: Ints, entries: Ints, count: int) -> Rows:
-        """``count`` lists from pairs (row, entry) in any order: each ascending, without
-        repetitions.
-        """
-        # One key a pair: sorting these is several times faster than sorting by two columns.
+        """``count`` rows from pairs (row, entry) in any order, sorted, without repetitions."""
+        # One key for each pair: sorting keys is several times faster than sorting by two columns.
         width = int(entries.max(initial=0)) + 1
         rows, entries = np.divmod(distinct(rows * width + entries), width)
         ptr = np.zeros(count + 1, np.int64)
@@ -113,19 +111,19 @@ class Rows:
         return np.repeat(np.arange(len(self), dtype=np.int64), np.diff(self.ptr))
 
     def each(self) -> Iterator[list[int]]:
-        """Plain lists one after another, for loops in Python: numpy's scalars are slow there."""
+        """The rows one after another as plain lists: numpy's scalars are slow in Python loops."""
         flat, ends = self.ids.tolist(), self.ptr.tolist()
-        # Not all at once: the garbage collector would walk tens of thousands of live lists.
+        # A generator: the garbage collector would walk tens of thousands of live lists.
         return (flat[a:b] for a, b in pairwise(ends))
 
     def lists(self) -> list[list[int]]:
-        """All of them, where they are looked up by number."""
+        """All rows as plain lists, for lookups by number."""
         return list(self.each())
 
 
 class Lazy(Sequence[str]):
-    """So many texts, each made when it is asked for: the names of millions of tasks that nobody may
-    ever read.
+    """A sequence of ``size`` texts, each made on access: names of millions of tasks are seldom
+    read.
     """
 
     __slots__ = ("make", "size")
@@ -159,7 +157,7 @@ class Lazy(Sequence[str]):
 
 
 class Coded(Lazy):
-    """Texts of which there are few: ``labels[codes[i]]``."""
+    """A sequence of texts with few distinct values: ``labels[codes[i]]``."""
 
     __slots__ = ("codes", "labels")
 
@@ -169,11 +167,11 @@ class Coded(Lazy):
 
     @classmethod
     def of(cls, texts: Sequence[str]) -> Coded:
-        """From texts; what is coded already stays itself."""
+        """A Coded of these texts; a Coded is returned unchanged."""
         if isinstance(texts, Coded):
             return texts
         code = {label: number for number, label in enumerate(dict.fromkeys(texts))}
-        # A byte for each of millions of tasks; a saved run may name more kinds than a byte tells.
+        # One byte a task is enough for up to 255 kinds; a saved run may name more.
         width = np.min_scalar_type(len(code))
         codes = np.fromiter((code[text] for text in texts), width, len(texts))
         return cls(codes, tuple(code))
@@ -185,7 +183,7 @@ class Coded(Lazy):
         return Coded, (self.codes, self.labels)
 
     def count(self, value: Any) -> int:
-        """How often a text is there."""
+        """The number of times that a text occurs."""
         codes = [code for code, label in enumerate(self.labels) if label == value]
         return int(np.isin(self.codes, codes).sum())
 
@@ -205,19 +203,19 @@ class Resource:
 
 
 NUMBERS = ("op", "output", "source", "destination", "duration", "lag", "gap", "priority", "bytes")
-"""The columns of whole numbers that Tasks have."""
+"""The names of the integer columns of Tasks."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Tasks:
-    """Columns, one row a task; the row number is the id that breaks ties.
+    """Columns of all tasks, one row each. The row number is the task's id, which breaks ties.
 
-    ``duration``, ``lag``, ``gap`` are ps; ``resources`` the queues held, ``successors`` the tasks
-    released at finish + lag. A flow (``flow`` true) holds no resource: ``duration`` is the held
-    latency that elapses before its ``bytes`` enter the half-links ``links``. ``op`` is the row of
-    the op that runs or produced what is sent (-1: none), ``output`` the output sent (-1: a control
-    input), ``source`` and ``destination`` device indices (equal for compute; the first of several
-    destinations for a multicast).
+    ``duration``, ``lag`` and ``gap`` are in ps. ``resources`` are the queues held, ``successors``
+    the tasks released at finish + lag. A flow (``flow`` true) holds no resource: ``duration`` is
+    its latency before its ``bytes`` enter the half-links ``links``. ``op`` is the row of the op
+    that runs or whose output is sent (-1: none), ``output`` the number of that output (-1: a
+    control input). ``source`` and ``destination`` are device indices (equal for compute; the first
+    of several destinations for a multicast).
     """
 
     name: Sequence[str]
@@ -242,12 +240,12 @@ class Tasks:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Buffers:
-    """Columns, one row a buffer.
+    """Columns of all buffers, one row each.
 
-    A buffer lives on ``device`` from the start of its ``filler`` (PERSISTENT: throughout) to the
-    last finish of its ``readers``; without readers, to the finish of its filler. ``kind`` indexes
-    BUFFER_KINDS. ``bytes`` are what is counted; ``requested`` what the tensor itself has, where a
-    memory model makes that another number (None: nowhere).
+    A buffer lives on ``device`` from the start of its ``filler`` (PERSISTENT: from the beginning to
+    the end) to the last finish of its ``readers``, or of its filler where it has none. ``kind``
+    indexes BUFFER_KINDS. ``bytes`` is the size that counts, ``requested`` the size of the tensor
+    itself where a memory model rounds it (None: all are equal).
     """
 
     name: Sequence[str]
@@ -260,7 +258,7 @@ class Buffers:
 
     @property
     def requested_bytes(self) -> Ints:
-        """The bytes that the tensors themselves have."""
+        """The sizes of the tensors themselves, before any rounding."""
         return self.bytes if self.requested is None else self.requested
 
     def __len__(self) -> int:
@@ -269,11 +267,11 @@ class Buffers:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Sharing:
-    """Two sides that slow each other: a task of one takes ``slowdown`` times longer while a task of
-    the other runs at one of its places.
+    """Two sets of tasks that slow each other down: a task of one takes ``slowdown`` times longer
+    while a task of the other runs at one of the same places.
 
-    ``first`` and ``second`` list for each task the places on that side where it runs (devices,
-    links: any numbers that both sides count alike); tasks behind the last list are on neither.
+    ``first`` and ``second`` list for each task its places as a member of that set (devices or
+    links; both sets number them in the same way). Tasks beyond the end of the lists are in neither.
     """
 
     slowdown: Fraction
@@ -283,8 +281,8 @@ class Sharing:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Stalls:
-    """Stretches in which devices stand still: those of device d begin at ``begins[d]`` ps and each
-    ``every`` ps after it, and last ``lasts`` ps; ``pausing`` says which devices have any.
+    """Pauses of devices. The pauses of device d begin at ``begins[d]`` ps and every ``every`` ps
+    after that, and each lasts ``lasts`` ps. ``pausing`` marks the devices that pause at all.
     """
 
     begins: Ints
@@ -293,15 +291,16 @@ class Stalls:
     pausing: NDArray[np.bool_]
 
     def finish(self, start: Ints, work: Ints, device: Ints) -> Ints:
-        """The moments (ps) at which work that begins at ``start`` is done, where it rests while its
-        device stands still.
+        """The finish (ps) of ``work`` ps begun at ``start`` on ``device``, which rests in its
+        pauses.
         """
         begins, moving = self.begins[device], self.every - self.lasts
-        # The time in which the device moves until ``start``, and until the work is done.
+        # ``until``: the moving time of the device first until ``start``, then until the end of
+        # work.
         passed, into = np.divmod(np.maximum(start - begins, 0), self.every)
         until = np.where(start <= begins, start, begins + passed * moving)
         until = np.where(start > begins, until + np.maximum(into - self.lasts, 0), until) + work
-        # Work that ends as a pause begins does not wait for the end of that.
+        # Work that ends just as a pause begins does not wait for the pause.
         rests = np.maximum(-((begins - until) // moving), 0)
         return np.where(self.pausing[device], until + rests * self.lasts, start + work)
 
@@ -310,18 +309,17 @@ class Stalls:
 class TaskGraph:
     """The input of an engine.
 
-    ``capacity`` is bytes by device (-1: unlimited), ``bandwidth`` bytes/s by half-link.
+    ``capacity`` is in bytes by device (-1: unlimited), ``bandwidth`` in bytes/s by half-link.
 
-    With ``sharing`` or ``stalls`` the durations are those of tasks alone and undisturbed; what is
-    executed then lasts longer (``slowed`` of ``simdev/execution/engine``).
+    With ``sharing`` or ``stalls``, ``duration`` holds the times of tasks alone and undisturbed; the
+    executed tasks last longer (``slowed`` of ``simdev/execution/engine``).
 
-    ``steps`` training steps follow one another, the
-    tasks of the first step first; dispatches of hosts come behind all others, as many for each
-    step. Steps are alike, with as many tasks each in one order. Or they come in rounds of steps
-    that differ: ``round`` is then how many tasks each step of a round has, and all of them begin
-    with the same tasks. ``groups`` tells of a collective that joins more ranks than are simulated,
-    by its op, how many ranks its group has. Raises InputError where columns do not fit together or
-    times could overflow.
+    The tasks of ``steps`` training steps follow one another; dispatches of hosts come after all
+    other tasks, equally many for each step. Either all steps have the same tasks in the same order,
+    or they come in rounds of steps that differ: ``round`` is then the number of tasks of each step
+    of a round, and all steps begin with the same tasks. ``groups`` holds, by op, the size of the
+    group of a collective that joins more ranks than are simulated. Raises InputError where columns
+    do not fit together or times could overflow.
     """
 
     tasks: Tasks
@@ -358,15 +356,21 @@ class TaskGraph:
         requested = self.buffers.requested_bytes
         if len(requested) != len(self.buffers) or (requested < 0).any():
             yield f"buffers.requested: must hold {len(self.buffers)} numbers >= 0"
-        if _total(tasks.duration, tasks.lag, tasks.gap) + self._flow_ps() >= 2**62:
+        if self.total_ps >= MAX_PS:
             yield "tasks: all times together exceed 53 days"
         if _total(self.buffers.bytes) >= 2**62:
             yield "buffers: all sizes together exceed 2^62 bytes"
         yield from self._order_problems()
 
+    @cached_property
+    def total_ps(self) -> float:
+        """Picoseconds of all tasks one after another, which no schedule exceeds."""
+        tasks = self.tasks
+        return _total(tasks.duration, tasks.lag, tasks.gap) + self._flow_ps()
+
     def _flow_ps(self) -> float:
-        """Picoseconds of all flows one after another, each alone on its links: shares of links
-        never make them last longer than this together.
+        """The sum in ps of the durations of all flows, each alone on its links. Sharing links never
+        makes all flows together last longer than this.
         """
         links = self.tasks.links
         owners, ids = links.owners(), links.ids
@@ -393,12 +397,12 @@ class TaskGraph:
 
     @property
     def is_stretched(self) -> bool:
-        """Whether tasks last longer than by themselves, as the schedule has it."""
+        """Whether tasks may last longer than their ``duration``."""
         return bool(self.sharing) or self.stalls is not None
 
     @cached_property
     def kinds(self) -> Coded:
-        """The kinds of the tasks, of which there are few; a report asks dozens of times."""
+        """The kinds of the tasks as a Coded, since a report reads them dozens of times."""
         return Coded.of(self.tasks.kind)
 
     def of_kind(self, *wanted: str) -> NDArray[np.bool_]:
@@ -409,39 +413,39 @@ class TaskGraph:
 
     @cached_property
     def first_dispatch(self) -> int:
-        """The row of the first dispatch; as many as there are tasks where no host dispatches."""
+        """The row of the first dispatch; the number of tasks where no host dispatches."""
         kind = self.tasks.kind
-        # They come last, so that most graphs tell with a look at one task.
+        # Dispatches come last, so in most graphs the last task settles it.
         if not len(kind) or kind[-1] != DISPATCH:
             return len(kind)
         return len(kind) - kind.count(DISPATCH)
 
     @property
     def rounds(self) -> int:
-        """How many rounds the steps are; of steps that are alike each is a round."""
+        """The number of rounds; where all steps are equal, each step is a round."""
         return self.steps // max(len(self.round), 1)
 
     @cached_property
     def step_begins(self) -> Ints:
-        """The row at which each step begins, and the row behind the last; dispatches aside."""
+        """The row at which each step begins, and the row after the last step, dispatches aside."""
         sizes = self.round or (self.first_dispatch // self.steps,)
         return np.cumsum((0, *sizes * self.rounds))
 
     @property
     def whole_step(self) -> slice:
-        """The rows of a step that has every task: the last one of the first round."""
+        """The rows of a step that has all kinds of tasks: the last step of the first round."""
         length = self.steps // self.rounds
         return slice(*self.step_begins[length - 1 : length + 1].tolist())
 
     def by_round(self, column: Ints) -> Ints:
-        """A column of the tasks with a row for each round, dispatches behind the other tasks."""
+        """A column of the tasks with one row for each round; dispatches come behind other tasks."""
         first = self.first_dispatch
         parts = column[:first].reshape(self.rounds, -1), column[first:].reshape(self.rounds, -1)
         return np.concatenate(parts, axis=1) if parts[1].size else parts[0]
 
     @cached_property
     def predecessor_count(self) -> Ints:
-        """How many tasks each task waits for."""
+        """The number of tasks that each task waits for."""
         return np.bincount(self.tasks.successors.ids, minlength=len(self.tasks)).astype(np.int64)
 
     @cached_property
@@ -460,8 +464,8 @@ class TaskGraph:
 
 
 def _total(*columns: Ints) -> int:
-    """The sum of columns; exact where it could matter, for int64 may overflow and lists of millions
-    take long.
+    """The sum of all numbers in the columns. Small sums are approximate; where int64 could overflow
+    the sum is exact, which takes long for millions of numbers.
     """
     about = sum(float(column.sum(dtype=np.float64)) for column in columns)
     return int(about) if about < 2**61 else sum(sum(column.tolist()) for column in columns)

@@ -1,11 +1,11 @@
 """A trace: the start and finish of every task, and the memory of every device over time.
 
 Memory follows from the spans alone (it never changes timing), so it is computed here, once, for
-every engine. Frees at an instant come before allocations at it, and a buffer of no lifetime counts
-nothing.
+every engine. At any instant frees come before allocations, and a buffer with an empty lifetime does
+not count.
 
-Engines make traces; reports read them. Two other places count memory on purpose in their own way:
-``simdev/execution/check/claims.py`` replays it event by event to check this one, and
+Engines make traces; reports read them. Two other modules count memory in their own way on purpose:
+``simdev/execution/check/claims.py`` replays it event by event to check this module, and
 ``simdev/oracle/peaks.py`` finds the peaks alone, without a task graph.
 """
 
@@ -24,14 +24,14 @@ from .taskgraph import BUFFER_KINDS, PERSISTENT, Ints, TaskGraph
 if TYPE_CHECKING:
     import pandas as pd
 
-# in place of a task, where the persistent buffers alone are too much
+# Overflow.task where the persistent buffers alone exceed the capacity
 PERSISTENT_BUFFERS = "the persistent buffers"
 
 
 @dataclass(frozen=True, slots=True)
 class Overflow:
-    """The first moment over a capacity: when (ps), which task's buffer did it, and by how many
-    bytes.
+    """The first moment when memory exceeds a capacity: the time (ps), the task whose buffer did it,
+    the bytes in excess, and the live buffers with their sizes.
     """
 
     device: str
@@ -68,7 +68,7 @@ class DeviceMemory:
 
 @dataclass(frozen=True, eq=False)
 class Trace:
-    """The answer of an engine: ``start`` and ``finish`` in ps, a row a task of ``task_graph``."""
+    """The answer of an engine: ``start`` and ``finish`` in ps by task of ``task_graph``."""
 
     task_graph: TaskGraph
     start: Ints
@@ -77,15 +77,15 @@ class Trace:
 
     @cached_property
     def end_ps(self) -> int:
-        """The last finish or release in ps (trailing gaps do not count): of one step its time, of
-        several their end.
+        """The last finish or release in ps, without trailing gaps: the time of one step, or the end
+        of several.
         """
         return int((self.finish + self.task_graph.tasks.lag).max(initial=0))
 
     @cached_property
     def lifetimes(self) -> tuple[Ints, Ints]:
-        """When each buffer is filled and freed, in ps; a persistent one lives beyond both ends of
-        the step.
+        """The times (ps) at which each buffer is filled and freed; persistent buffers live from
+        before the step until after it.
         """
         buffers = self.task_graph.buffers
         begin = np.full(len(buffers), -1, np.int64)
@@ -93,14 +93,14 @@ class Trace:
         filled = np.flatnonzero(buffers.filler != PERSISTENT)
         filler = buffers.filler[filled]
         begin[filled], end[filled] = self.start[filler], self.finish[filler]
-        # What is persistent stays beyond the end, which no reader's finish reaches.
+        # The end of a persistent buffer stays behind every reader's finish.
         np.maximum.at(end, buffers.readers.owners(), self.finish[buffers.readers.ids])
         return begin, end
 
     @cached_property
     def memory(self) -> tuple[DeviceMemory, ...]:
         """The memory of every device, in the order of the cluster."""
-        # One sort for all: a look through all buffers for each of a thousand devices takes long.
+        # One sort for all devices: scanning all buffers for each of a thousand devices takes long.
         rows, on = self._counted, self.task_graph.buffers.device
         rows = rows[np.argsort(on[rows], kind="stable")]
         borders = np.searchsorted(on[rows], np.arange(len(self.task_graph.devices) + 1))
@@ -109,8 +109,8 @@ class Trace:
         )
 
     def memory_of(self, device: int) -> DeviceMemory:
-        """The memory of one device: of many alike one is enough."""
-        if "memory" in self.__dict__:  # that of all is known
+        """The memory of one device, where the others are not needed."""
+        if "memory" in self.__dict__:  # already known for all devices
             return self.memory[device]
         rows = self._counted
         return self._device_memory(device, rows[self.task_graph.buffers.device[rows] == device])
@@ -122,7 +122,7 @@ class Trace:
         return np.flatnonzero((end > begin) & (self.task_graph.buffers.bytes > 0))
 
     def _device_memory(self, device: int, rows: Ints) -> DeviceMemory:
-        """The memory of a device; ``rows`` are those of its buffers that count."""
+        """The memory of a device, given its buffers of ``_counted``."""
         buffers = self.task_graph.buffers
         begin, end = self.lifetimes
         # Frees and allocations of one instant are summed first: only the level after both counts.
@@ -161,14 +161,14 @@ class Trace:
     def _overflow(
         self, device: int, capacity: int, rows: Ints, time: Ints, level: Ints
     ) -> Overflow:
-        """Allocations of one instant are taken in the order of their tasks, to find the one that no
-        longer fits.
+        """The first overflow of a device. To find the buffer that no longer fits, allocations of
+        one instant are taken in the order of their tasks.
         """
         buffers = self.task_graph.buffers
         begin, _ = self.lifetimes
         at = int(np.argmax(level > capacity))
         now = int(time[at])
-        # Levels are sums at an instant: only here does it matter whose buffer came first.
+        # Elsewhere only sums at an instant count; here the order of the buffers matters.
         live = self._live(rows, now)
         order = live[np.lexsort((live, buffers.filler[live], begin[live]))]
         total = np.cumsum(buffers.bytes[order])

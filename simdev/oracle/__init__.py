@@ -1,15 +1,16 @@
-"""The cost oracle: a question prepared once, asked for many strategies.
+"""The cost oracle: a graph on a cluster, prepared once and scored for many strategies.
 
-A placement goes as a column of device indices to the kernels of ``placements``; a strategy whose
-replicas run alike is scored by a few of them, another that splits ops by the kernels of ``splits``.
-All else is lowered and simulated. All ways give the same integers.
+There are four ways, which give the same integers. The kernels of ``placements`` score a placement,
+as a column of device indices. A strategy with many equal replicas is scored by simulating a few of
+them. The kernels of ``splits`` score other strategies that split ops. All else is lowered and
+simulated.
 
-Searches, learners, the server and the front door ask it. A rule of timing that the kernels are to
-know is written a second time here, beside ``lowering`` and the engines: transfers and hosts in
-``heap.py`` and ``cluster.py``, the rest in ``placements`` and ``splits``. A question with a rule
-that they do not know has to be refused: a cluster by ``cluster.is_covered``, a strategy by
-``_runs_once`` or ``splits.evaluator.require_covered``. Then it is lowered. ``tests/oracle``
-compares both ways.
+Searches, learners, the server and the package's top level call the oracle. A rule of timing that
+the kernels apply has a second implementation here, beside ``lowering`` and the engines: transfers
+and hosts in ``heap.py`` and ``cluster.py``, the rest in ``placements`` and ``splits``. Questions
+with a rule that the kernels lack must be refused and are then lowered: ``cluster.is_covered``
+refuses a cluster, ``_runs_once`` or ``splits.evaluator.require_covered`` a strategy.
+``tests/oracle`` compares the ways.
 """
 
 from __future__ import annotations
@@ -72,11 +73,11 @@ INT64 = np.dtype(np.int64)
 Placement = Mapping[str, str] | NDArray[np.integer[Any]] | Sequence[int]
 
 SHARDS = 200_000
-"""Fewer parts take seconds, whatever the strategy."""
+"""Number of parts below which lowering takes seconds, whatever the strategy."""
 
 
 def _engine() -> str:
-    """The engine of what is lowered: a search simulates often enough for kernels to be loaded."""
+    """The engine for lowered strategies: a search simulates often, so compiling pays."""
     return "simpy" if find_spec("numba") is None else "compiled"
 
 
@@ -85,20 +86,21 @@ def _key(column: Ints, order: Order) -> bytes:
     return order.policy.encode() + column.tobytes()
 
 
-CACHE_BYTES = 2**28  # the most that answers remembered take
+CACHE_BYTES = 2**28  # most bytes of remembered answers
 
 
 class Oracle:
     """Scores strategies of one graph on one cluster. Picklable; safe to call from several threads.
 
     A strategy is a Strategy, the name of a short form, a placement by name, or device indices: one
-    an op, or one a group (see ``groups``). ``order``, ``sync``, ``collectives`` and ``accumulate``
-    hold for all but a Strategy, which has its own (``under``); ``cache`` is how many answers are
-    remembered (fewer where these would take more than CACHE_BYTES); ``memory`` how memory is
-    counted; ``steps``: "once", or "repeated": steps follow one another, and their period is the
-    step time; ``symmetry``: of many replicas that run alike only some are run; ``longest``: what
-    splits ops and by a guess takes longer is refused (simdev.nouns.scale). An infeasible strategy
-    is an answer; a malformed one raises InputError (MissingCostError, DeadlockError).
+    for each op, or one for each group (see ``groups``). ``order``, ``sync``, ``collectives`` and
+    ``accumulate`` apply to all of these but a Strategy, which has its own (``under``). ``cache`` is
+    the number of answers to remember (fewer where these would take more than CACHE_BYTES);
+    ``memory`` is how memory is counted; ``steps`` is "once", or "repeated": steps follow one
+    another, and their period is the step time; ``symmetry``: whether a few of many equal replicas
+    are simulated in place of all; ``longest``: a strategy that splits ops and whose estimated run
+    time is longer is refused (simdev.nouns.scale). An infeasible strategy has a Cost; a malformed
+    one raises InputError (MissingCostError, DeadlockError).
     """
 
     def __init__(
@@ -121,13 +123,14 @@ class Oracle:
             order=order, sync=sync, collectives=collectives, accumulate=accumulate
         )
         self.steps, self._sync, self.symmetry, self.longest = steps, sync, symmetry, longest
-        # The placement, twice while nobody has read the peaks; these; and the rest.
+        # Bytes of an answer: the placement (kept twice until the peaks are read), the peaks, and
+        # the rest.
         answer_bytes = 9 * len(graph.ops) + 40 * len(cluster.devices) + 700
         self._cache_size = max(min(cache, CACHE_BYTES // answer_bytes), 0)
         self.__setstate__({"_counted": (0, 0.0)})
 
     def on(self, graph: Graph, cache: int = 10_000) -> Oracle:
-        """An oracle of another graph in every other way like this one, with nothing remembered."""
+        """An oracle of another graph with the options of this one and an empty cache."""
         under = self.under
         nouns = graph, self.cluster, self.costs, under.order, cache, self.memory, self._sync
         return Oracle(
@@ -135,7 +138,7 @@ class Oracle:
         )
 
     def __getstate__(self) -> dict[str, Any]:
-        # Comparisons know a question by a hash of these (``search.comparison.runs``).
+        # Comparisons identify a question by a hash of these (``search.comparison.runs``).
         names = "graph", "cluster", "costs", "memory", "under", "steps", "symmetry", "_sync"
         counted = {"_counted": (self.evaluations, self.cpu_seconds)}
         return {name: getattr(self, name) for name in (*names, "longest", "_cache_size")} | counted
@@ -152,40 +155,40 @@ class Oracle:
 
     @property
     def evaluations(self) -> int:
-        """How many strategies were scored."""
+        """The number of strategies scored."""
         return self._meter.evaluations
 
     @property
     def cpu_seconds(self) -> float:
-        """About how long that took: not every evaluation is clocked."""
+        """The estimated CPU seconds of all evaluations, not all of which are clocked."""
         return self._meter.cpu_seconds
 
     @property
     def order(self) -> Order:
-        """The order of queues of what is given without a Strategy."""
+        """The order of queues for placements and short forms."""
         return self.under.order
 
     @cached_property
     def _plain(self) -> bool:
-        """Whether what is given without a Strategy is one step with the collectives of the ops."""
+        """Whether the kernels of placements know the oracle's own options (``under``)."""
         return self._runs_plainly(self.under)
 
     def _runs_plainly(self, strategy: Strategy) -> bool:
-        """Whether the kernels of placements know it: one step, of one microbatch, with the
-        collectives of the ops.
+        """Whether the kernels of placements know a strategy: a single step of one microbatch, whose
+        collectives are the prepared ones.
         """
         collectives = self.prepared.running(strategy.collectives)
         return collectives is self.prepared and self._runs_once(strategy)
 
     def _runs_once(self, strategy: Strategy) -> bool:
-        """Whether it is one step of one microbatch: no compiled path knows others."""
+        """Whether a strategy is a single step of one microbatch: compiled paths know no other."""
         single = strategy.accumulate == 1 and strategy.pipeline is None and strategy.loader is None
         return single and not follow_one_another(strategy, self.steps)
 
     @cached_property
     def groups(self) -> tuple[tuple[int, ...], ...]:
-        """The units of placement, by their first op: op positions of each colocation group, and of
-        each op without one.
+        """The units of placement, ordered by their first op: the op positions of each colocation
+        group, and of each op without a group.
         """
         return units(self.graph)
 
@@ -222,17 +225,19 @@ class Oracle:
         return SplitEvaluator(self.prepared)
 
     def _start_of(self, strategy: Strategy) -> SplitStrategy | None:
-        """A strategy (no short form) on the compiled path of splits; None where that has none, as
-        for one that splits nothing.
+        """A strategy (no short form) on the compiled path of splits; None where this path does not
+        cover it, or it splits no op.
         """
         splits = self._splits if strategy.splits and self._runs_once(strategy) else None
         return None if splits is None else splits.start(strategy)
 
     def placement(self, placement: Placement) -> Ints:
-        """Device indices by op, of a placement by name, by op or by group. Raises InputError for
-        wrong lengths, and by name for devices that are not there and groups that are split.
+        """The device index of each op, from a placement by name, by op or by group.
+
+        Raises InputError for wrong lengths; for a placement by name also for unknown devices and
+        for groups on several devices.
         """
-        if self._is_column(placement):  # what searches hand in
+        if self._is_column(placement):  # searches pass these
             return placement
         if isinstance(placement, Mapping):
             return self._named_column(placement)
@@ -248,15 +253,15 @@ class Oracle:
         ops, groups = len(self.graph.ops), len(self.groups)
         if len(column) not in (ops, groups):
             raise InputError(f"placement: must have {ops} devices (ops) or {groups} (groups)")
-        # the one kind of array that kernels are compiled for
+        # Kernels are compiled for this kind of array alone.
         column = np.require(column, np.int64, ("C", "A", "W"))
         return column if len(column) == ops else column[self._group_of]
 
     def _is_column(self, placement: Strategy | Placement | str) -> TypeGuard[Ints]:
-        """Whether kernels can read it as it is."""
+        """Whether kernels can read a placement without conversion."""
         return (
             type(placement) is np.ndarray
-            and placement.dtype is INT64  # equal types are read as well, but not as they are
+            and placement.dtype is INT64  # types that are only equal are converted first
             and placement.shape == (len(self.graph.ops),)
             and placement.flags.carray
         )
@@ -278,9 +283,9 @@ class Oracle:
     def __call__(
         self, strategy: Strategy | Placement | str, limit: float | None = None
     ) -> Cost | None:
-        """The cost of one strategy; a text is the name of a short form. None where its ``seconds``
-        would exceed ``limit``: a compiled path of placements knows that before the end, while a
-        Strategy is always scored whole.
+        """The cost of a strategy; a text is the name of a short form. None where its ``seconds``
+        would exceed ``limit``: the kernels of placements then stop early, while a Strategy is
+        always simulated to its end.
         """
         if limit is not None:
             check_limit(limit)
@@ -293,7 +298,7 @@ class Oracle:
         return None if limit is not None and cost.exceeds(limit) else cost
 
     def step_ps(self, placement: Placement) -> int:
-        """The step time alone, in ps: faster, without memory. Not counted, not cached."""
+        """The step time in ps, without memory, which is faster. Not counted, not cached."""
         column = self.placement(placement)
         compiled = self.evaluator(self.under.order.policy) if self._plain else None
         step_ps = None if compiled is None else compiled.step_ps(column)
@@ -302,12 +307,12 @@ class Oracle:
     def starts(self, placement: Placement) -> Starts:
         """The cost of a placement with the start of every op and group; counted as an evaluation.
 
-        A compiled path notes starts anyway: with it this takes as long as ``__call__`` does for a
-        placement that it does not know. Where there is none (priorities and fixed sequences, steps
-        that are repeated or synchronised by a policy, microbatches, collectives, shared links,
-        memory that is not counted in full, a step too long for the kernels, no numba) the starts
-        are read off ``trace``: hundreds of times longer. Costs are remembered, starts are not:
-        every call evaluates. Raises as ``__call__`` does.
+        Kernels record starts anyway, so this takes as long as ``__call__`` for a new placement.
+        Where no kernel applies (priorities and fixed sequences, steps that are repeated or
+        synchronised by a policy, microbatches, collectives, shared links, memory that is not
+        counted in full, a step too long for the kernels, no Numba) the starts are read from
+        ``trace``, which takes hundreds of times longer. Costs are remembered, starts are not: every
+        call evaluates. Raises as ``__call__`` does.
         """
         begun, column, order = self._meter.begin(), self.placement(placement), self.under.order
         compiled = self.evaluator(order.policy) if self._plain else None
@@ -324,17 +329,18 @@ class Oracle:
         return cost_of(trace), np.minimum.reduceat(trace.start[rows.ids], rows.ptr[:-1])
 
     def _of_replicas(self, strategy: Strategy) -> Cost | None:
-        """The cost of a strategy, as of the full expansion, by a few of its replicas; None where
-        they are few or differ. Then it is refused if by a guess it takes longer than ``longest``.
+        """The cost of a strategy, equal to that of the full simulation, from a few of its replicas;
+        None where replicas are few or differ.
 
-        Raises InputError, MissingCostError.
+        Raises InputError (where there are no such replicas and the estimated run time exceeds
+        ``longest``), MissingCostError.
         """
         quotient = quotient_of(self.prepared, strategy) if self.symmetry else None
         if isinstance(quotient, Quotient):
             there = quotient.prepared, quotient.strategy
             few = cost_of(simulate_strategy(*there, _engine(), self.steps)[0])
             return replace(few, peaks=tuple(np.take(few.peaks, quotient.symmetry.stands).tolist()))
-        # Ops times devices bound the parts: to count them for every small strategy takes too long.
+        # Counting the parts takes too long for small strategies; ops x devices is an upper bound.
         if len(self.graph.ops) * len(self.cluster.devices) >= SHARDS:
             scale = scale_of(self.graph, self.cluster, strategy, self.steps == "repeated")
             scale.require(self._longest)
@@ -357,16 +363,16 @@ class Oracle:
         return self.in_full(strategy) if cost is None else cost
 
     def in_full(self, strategy: Strategy, limit: float | None = None) -> Cost:
-        """The cost by lowering and the engine, whatever compiled path there may be; EXCEEDING
-        where the step takes more than ``limit`` seconds.
+        """The cost by lowering and an engine, even where a compiled path applies; EXCEEDING where
+        the step takes more than ``limit`` seconds.
 
         Not counted, not cached.
         """
         return cost_of(self.trace(strategy), limit)
 
     def _of_placement(self, column: Ints, order: Order, limit: float | None = None) -> Cost:
-        """The cost of device indices by op, under fifo, program or the oracle's own order: the
-        cache knows no other. EXCEEDING where it was seen to exceed the limit.
+        """The cost of a placement (device indices by op); EXCEEDING where it was seen to exceed the
+        limit. ``order`` is fifo, program or the oracle's order: the cache's keys hold no other.
         """
         key = _key(column, order) if self._cache.most else b""
         cost = self._cache.known(key) if key else None
@@ -382,7 +388,7 @@ class Oracle:
         return self.in_full(Strategy(self.named(column), order))
 
     def strategy(self, strategy: Strategy | Placement | str) -> Strategy:
-        """Anything that can be scored, as a Strategy: a placement and a short form under the
+        """Convert anything that can be scored to a Strategy; placements and short forms get the
         oracle's order, synchronisation and collectives. Raises InputError.
         """
         if isinstance(strategy, Strategy):
@@ -398,7 +404,7 @@ class Oracle:
         return replace(self.under, short=strategy, sync=self._sync)
 
     def named(self, placement: Placement) -> dict[str, str]:
-        """The placement by op and device name. Raises InputError for a device that is not there."""
+        """The placement as device names by op name. Raises InputError for an unknown device."""
         column = self.placement(placement).tolist()
         ops, names = self.graph.ops, [device.name for device in self.cluster.devices]
         problems = [
@@ -411,10 +417,8 @@ class Oracle:
         return {op.name: names[device] for op, device in zip(ops, column, strict=True)}
 
     def trace(self, strategy: Strategy | Placement | str) -> Trace:
-        """The whole answer: every start and finish, memory over time; ``analysis.analyze`` tells
-        the rest.
-
-        Where steps follow one another it holds several, as many as it takes until they repeat.
+        """The trace of a strategy: every start and finish, and memory over time. Where steps follow
+        one another it has several, as many as it takes until they repeat.
         """
         there = self.prepared, self.strategy(strategy)
         return simulate_strategy(*there, _engine(), self.steps)[0]
@@ -422,22 +426,22 @@ class Oracle:
     def batch(
         self, strategies: Iterable[Strategy | Placement | str], n_jobs: int = -1
     ) -> list[Cost]:
-        """The costs of many strategies, on ``n_jobs`` threads (-1: every core).
+        """The costs of many strategies, on ``n_jobs`` threads (-1: as many as cores).
 
-        Kernels run without the GIL, several placements in one call.
+        Kernels run without the GIL, several placements in a call.
         """
         jobs = (os.cpu_count() or 1) if n_jobs < 0 else max(n_jobs, 1)
         strategies = list(strategies)
         if jobs == 1 or len(strategies) < 2:
             return self._each(strategies)
-        # Four parts a thread: few enough to cost nothing, and a slow one keeps nobody waiting long.
+        # Four parts for each thread: cheap, and no thread waits long for the slowest part.
         size = -(-len(strategies) // (4 * jobs))
         parts = [strategies[at : at + size] for at in range(0, len(strategies), size)]
         with ThreadPoolExecutor(jobs) as pool:
             return list(chain.from_iterable(pool.map(self._each, parts)))
 
     def _each(self, strategies: Sequence[Strategy | Placement | str]) -> list[Cost]:
-        """The costs of some, in turn: of placements together."""
+        """The costs of some strategies on this thread; placements share calls of a kernel."""
         compiled = self.evaluator(self.order.policy) if self._plain else None
         columns = [row for row in strategies if self._is_column(row)]
         if compiled is None or len(columns) < len(strategies):
@@ -466,8 +470,8 @@ class Oracle:
     def session(self, start: Placement) -> PlacementSession: ...
 
     def session(self, start: Strategy | Placement | str) -> SplitSession | PlacementSession:
-        """A session of local search: from a placement, over placements; from a strategy, over how
-        ops are split.
+        """A session of local search: from a placement, moving ops between devices; from a
+        strategy, changing how ops are split.
         """
         if isinstance(start, (str, Strategy)):
             start = self.strategy(start)
@@ -483,12 +487,11 @@ class Oracle:
 
 
 def oracle_of(scenario: Scenario, cache: int = 10_000) -> Oracle:
-    """The oracle of a scenario: what is given without a Strategy is scored as the scenario's own
-    strategy would be.
+    """The oracle of a scenario.
 
-    Of this strategy the order, the synchronisation, the collectives and the microbatches (a
-    pipeline's, too) are kept; where ops run is what one asks about. Disturbances are left out.
-    Raises InputError for a large model, which has no ops.
+    Placements and short forms get the order, the synchronisation, the collectives and the number of
+    microbatches (also a pipeline's) of the scenario's strategy; only where ops run is theirs.
+    Disturbances are left out. Raises InputError for a large model, which has no ops.
     """
     strategy, pipeline = scenario.strategy, scenario.strategy.pipeline
     return Oracle(

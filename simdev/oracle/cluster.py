@@ -2,16 +2,17 @@
 host threads that dispatch ops.
 
 Hosts follow rule 9 of the execution contract. A device with a host runs its tasks in program order,
-and its thread dispatches them in that order. Where no dispatch waits for a task, each ends at a sum
-over all before it on its thread: a release time, known while the tasks are lined up. Else its end
-is a recurrence along the thread, taken further whenever a task is taken up for which the next
-dispatch waits. A kernel lines its tasks up by ``stand_behind`` and ``put_dispatch``, a second time
-where some dispatch ``may_wait``, and calls ``go_on`` for each task that it takes up.
+and its thread dispatches them in this order. Where no dispatch waits for a task, the end of a
+dispatch is the sum of all lengths up to it on its thread: a release time, known before the run.
+Else the end is a recurrence along the thread, which advances whenever the run takes up (starts) a
+task for which the next dispatch waits. A kernel first calls ``stand_behind`` and ``put_dispatch``
+for its tasks, a second time where some dispatch ``may_wait``, and then ``go_on`` for each task that
+it takes up.
 
-Rule 9 has four homes: lowering writes dispatches as tasks and edges (``lowering.turns`` and
-``lowering.hosts``, of large models ``lowering.hybrid.dispatch``), the checker judges them
-(``execution.check.hosts``), and this module tells their ends without a task graph. What a route
-holds is the fabric's business (``nouns.fabric``).
+Rule 9 is implemented four times: lowering writes dispatches as tasks and edges (``lowering.turns``
+and ``lowering.hosts``, for large models ``lowering.hybrid.dispatch``), the checker judges them
+(``execution.check.hosts``), and this module computes their ends without a task graph. The queues
+that a route holds come from the fabric (``nouns.fabric``).
 """
 
 from __future__ import annotations
@@ -33,8 +34,8 @@ Segments = Sequence[Segment | None]
 
 
 def is_covered(prepared: Prepared) -> bool:
-    """Whether the kernels know its memory model, collectives, queues and routes, nothing slows
-    anything else, and no op has a stream.
+    """Whether the kernels know the memory model, the collectives, queues and routes of a question,
+    no task slows another, and no op has a stream.
     """
     cluster = prepared.cluster
     return not (
@@ -57,13 +58,12 @@ class Routes(NamedTuple):
     queue_ptr: Ints  # CSR of the queues that a transfer holds
     queue: Ints
     holding: int  # NOTHING, PAIRS or SEVERAL
-    pair: Ints  # for PAIRS: the two queues of each route, or its one twice
+    pair: Ints  # for PAIRS: the two queues of each route, or its single queue twice
 
 
 def segments_of(prepared: Prepared) -> list[Segment | None]:
-    """The way of a transfer by route.
-
-    None where no route in one piece joins the devices (staging cuts routes), or one runs no op.
+    """The segment of each route; None where no route in a single piece joins the two devices
+    (staging cuts routes), or where one of them runs no op.
     """
     places = [d for d, device in enumerate(prepared.cluster.devices) if device.runs_ops]
     count = len(prepared.cluster.devices)
@@ -77,7 +77,7 @@ def segments_of(prepared: Prepared) -> list[Segment | None]:
 
 
 def routes_of(segments: Segments) -> tuple[list[Fraction], Routes]:
-    """The classes of bandwidth in bytes/s, the fastest first; and the columns of these routes."""
+    """The different bandwidths in bytes/s, the largest first; and the columns of these routes."""
     there = [segment for segment in segments if segment]
     rates = sorted({segment.route.bandwidth for segment in there}, reverse=True)
     rows = [
@@ -97,14 +97,14 @@ class Threads(NamedTuple):
     """Host threads; columns by device."""
 
     number: int
-    thread: Ints  # the number of the thread that dispatches to it; NONE: it has no host
-    captured: Ints  # ps of its step's one dispatch in mode "graph"; NONE: every op has its own
-    ahead: Ints  # how many launches its host may be ahead
+    thread: Ints  # the number of the thread that dispatches to the device; NONE: no host
+    captured: Ints  # ps of the dispatch of a whole step in mode "graph"; NONE: op by op
+    ahead: Ints  # the number of launches by which the host may be ahead
 
 
 def threads_of(prepared: Prepared, program: bool = False) -> Threads | None:
-    """The host threads of a cluster; None where no device has a host, unless ``program`` asks for
-    the order that these would give.
+    """The host threads of a cluster; None where no device has a host, unless ``program`` (ops run
+    in program order, as under hosts) is set.
     """
     cluster = prepared.cluster
     if not cluster.hosted and not program:
@@ -123,7 +123,7 @@ def threads_of(prepared: Prepared, program: bool = False) -> Threads | None:
 
 
 def most_of_dispatches(prepared: Prepared, threads: Threads) -> tuple[int, int]:
-    """The most ps that all dispatches of a step take together, and how many may take none."""
+    """An upper bound in ps of all dispatches of a step together, and on how many take 0 ps."""
     eager = (threads.thread != NONE) & (threads.captured == NONE)
     lengths = prepared.host_ps[:, eager]
     captured = threads.captured[threads.captured != NONE].tolist()
@@ -131,21 +131,21 @@ def most_of_dispatches(prepared: Prepared, threads: Threads) -> tuple[int, int]:
     return most, int((lengths == 0).any(axis=1).sum()) + captured.count(0)
 
 
-# Cells of Hosts: how many dispatches there are, and whether some of them waits for a task.
+# Cells of Hosts: the number of dispatches, and whether any of them waits for a task.
 ENTRIES, WAITS, CELLS = range(3)
-# How a device runs its tasks: as they become ready, as they are numbered, in the order of hosts.
+# The order in which a device runs its tasks: as they become ready, by number, or as hosts dispatch.
 AS_READY, AS_NUMBERED, BY_PLACE = range(3)
 
 
 class Hosts(NamedTuple):
-    """The hosts of a cluster; then, from ``cell`` on, what one evaluation writes.
+    """The hosts of a cluster; an evaluation writes the columns from ``cell`` on.
 
-    A dispatch is an entry, numbered in the order in which hosts dispatch.
+    Dispatches are numbered as entries, in the order in which hosts dispatch.
     """
 
     devices: int
     threads: int
-    most: int  # entries that there is room for
+    most: int  # the number of entries that there is room for
     blocking: int  # whether some op blocks its thread
     thread: Ints  # by device, as are the next two: see Threads
     captured: Ints
@@ -155,13 +155,13 @@ class Hosts(NamedTuple):
     cell: Ints
     clock: Ints  # by thread: the instant at which its last dispatch ends
     coming: Ints  # by thread: its next entry
-    latest: Ints  # by thread: the entry before that
-    launched: Ints  # by device: launches up to the entry in hand
+    latest: Ints  # by thread: the entry before the next one
+    launched: Ints  # by device: launches up to the current entry
     whole: Ints  # by device: when its captured step is dispatched; NONE: not yet
     newest: Ints  # by device: its last entry so far
-    oldest: Ints  # by device: the entry for whose task the one in hand waits
+    oldest: Ints  # by device: the entry for whose task the current entry waits
     passed: Ints  # by device: launches of the entries before the oldest
-    behind: Ints  # by task: the next one on its device
+    behind: Ints  # by task: the next task on its device
     finish: Ints  # by task that was taken up: the instant at which it finishes
     task: Ints  # by entry, as are the others: the task that it releases
     length: Ints  # in ps
@@ -169,7 +169,7 @@ class Hosts(NamedTuple):
     stops: Ints  # whether its task blocks the thread
     following: Ints  # the next entry on its thread
     beside: Ints  # the next entry on its device
-    gate: Ints  # the task for which it waits
+    gate: Ints  # the task for which the entry waits
 
 
 open_hosts = opener(Hosts)
@@ -178,8 +178,8 @@ open_hosts = opener(Hosts)
 def hosts_for(
     prepared: Prepared, threads: Threads, program: bool, tasks: int, entries: int
 ) -> Hosts:
-    """The hosts of a cluster, and room for one evaluation of so many tasks and dispatches;
-    ``program`` tells whether devices without a host run their ops in program order, too.
+    """The hosts of a cluster, with room for an evaluation of ``tasks`` tasks and ``entries``
+    dispatches; ``program``: whether devices without a host run their ops in program order too.
     """
     devices, blocks = len(threads.thread), prepared.blocks.astype(np.int64)
     in_order = np.full(devices, AS_NUMBERED if program else AS_READY, np.int64)
@@ -191,7 +191,7 @@ def hosts_for(
 
 @jitable
 def clear_hosts(h: Hosts, waits: bool) -> None:
-    """No dispatch is known yet; ``waits`` tells whether dispatches wait for tasks."""
+    """Begin without dispatches; ``waits`` is whether dispatches wait for tasks."""
     h.cell[ENTRIES], h.cell[WAITS] = 0, waits
     for thread in range(h.threads):
         h.clock[thread], h.coming[thread], h.latest[thread] = 0, NONE, NONE
@@ -202,7 +202,7 @@ def clear_hosts(h: Hosts, waits: bool) -> None:
 
 @jitable
 def stand_behind(w: Heap, h: Hosts, task: int, device: int) -> None:
-    """A task waits for the one before it on its device (found in ``line_end``)."""
+    """Let a task wait for the task before it on its device, which ``line_end`` holds."""
     before, w.line_end[device] = w.line_end[device], task
     if before != NONE:
         h.behind[before] = task
@@ -221,10 +221,10 @@ def put_dispatch(
     stops: int,
     waits: bool,
 ) -> int:
-    """A task has a dispatch of ``length`` ps on a device, behind all others of its thread; it
-    blocks the thread where ``stops`` tells so. Returns the number of the next entry.
+    """Give a task a dispatch of ``length`` ps on a device, after all others of its thread; where
+    ``stops``, the task blocks the thread. Returns the number of the next entry.
 
-    The end of the dispatch is known at once unless dispatches wait for tasks.
+    The end of the dispatch is known at once unless dispatches wait for tasks (``waits``).
     """
     thread = h.thread[device]
     if thread == NONE:
@@ -260,7 +260,7 @@ def put_dispatch(
 
 @jitable
 def may_wait(h: Hosts) -> bool:
-    """Whether a dispatch may have to wait for a task, after all launches were counted."""
+    """Whether any dispatch may wait for a task; all launches must have been counted before."""
     waits = h.blocking != 0
     for device in range(h.devices):
         if h.launched[device] > h.ahead[device]:
@@ -270,8 +270,8 @@ def may_wait(h: Hosts) -> bool:
 
 @jitable
 def gate_of(h: Hosts, entry: int, device: int) -> int:
-    """The task of the latest dispatch before this one on its device such that the launches of that
-    through this one exceed ``ahead``; NONE where there is none.
+    """The task for which a dispatch waits: that of the latest earlier dispatch on the device such
+    that the launches from it through this one exceed ``ahead``; NONE where there is none.
     """
     newest, oldest, passed = h.newest[device], h.oldest[device], h.passed[device]
     h.launched[device] += h.launches[entry]
@@ -292,7 +292,7 @@ def gate_of(h: Hosts, entry: int, device: int) -> int:
 
 @jitable
 def end_of(w: Heap, h: Hosts, task: int) -> int:
-    """When a task finishes (0: nobody waits for it); NONE as long as that is not known."""
+    """The instant at which a task finishes (0 for no task); NONE as long as it is unknown."""
     if task == NONE:
         return 0
     return h.finish[task] if w.missing[task] <= TAKEN else NONE
@@ -300,7 +300,9 @@ def end_of(w: Heap, h: Hosts, task: int) -> int:
 
 @jitable
 def dispatch(w: Heap, h: Hosts, begin: int, end: int) -> None:
-    """The dispatches of some threads, as far as the tasks for which they wait were taken up."""
+    """Advance the dispatches of threads ``begin`` to ``end``, until one waits for a task that was
+    not taken up.
+    """
     for thread in range(begin, end):
         entry, latest = h.coming[thread], h.latest[thread]
         while entry != NONE:
@@ -318,7 +320,7 @@ def dispatch(w: Heap, h: Hosts, begin: int, end: int) -> None:
 
 @jitable
 def begin_dispatches(w: Heap, h: Hosts) -> None:
-    """All dispatches that wait are known: the threads begin."""
+    """Start the threads, once all dispatches are known."""
     for thread in range(h.threads):
         h.latest[thread] = NONE
     dispatch(w, h, 0, h.threads)
@@ -326,8 +328,8 @@ def begin_dispatches(w: Heap, h: Hosts) -> None:
 
 @jitable
 def go_on(w: Heap, h: Hosts, task: int, device: int, finish: int) -> None:
-    """A task was taken up (``device`` NONE: a collective, which any thread may wait for): the one
-    behind it waits no longer for it, and dispatches may be known.
+    """After a task was taken up, release the task behind it on its device, and advance the
+    dispatches that may wait for it (``device`` NONE: a collective, for which any thread may wait).
     """
     if h.behind[task] != NONE:
         release(w, h.behind[task], finish)

@@ -1,8 +1,8 @@
-"""Cost, the oracle's answer; which answers an oracle remembers, and what giving them took.
+"""Cost, the oracle's answer; the cache of answers; and the meter of evaluations.
 
-A cost is told by a kernel (``Cost.fitting``, ``Cost.of``) or read off a trace (``cost_of``).
-Whether it fits is said here and, of a trace, in ``nouns.trace``; how searches rank costs in
-``search.space``. Limits come in seconds, and kernels are handed ps (``limit_ps_of``).
+A cost comes from a kernel (``Cost.fitting``, ``Cost.of``) or from a trace (``cost_of``). Whether it
+fits in memory is decided here and, for a trace, in ``nouns.trace``; ``search.space`` ranks costs.
+Limits are in seconds; kernels get them in ps (``limit_ps_of``).
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from ..nouns.cluster import Cluster
 from ..nouns.taskgraph import Ints, Rows
 from ..nouns.trace import Trace
 
-# What a kernel answers in place of a step time: it does not fit the kernel's keys; the placement
-# cannot be; the step takes longer than its limit.
+# Values that a kernel returns in place of a step time: the times do not fit the kernel's keys; the
+# placement is invalid; the step takes longer than its limit.
 TOO_LONG, FAULT, WORSE = -1, -2, -3
-NEVER = 1 << 62  # ps that no step takes, and bytes that no placement needs
+NEVER = 1 << 62  # more ps than any step takes, and more bytes than any placement needs
 
 
 class _Deferred:
-    """Room for how to compute the peaks of a Cost that was made without them."""
+    """A slot for the function that computes the peaks of a Cost made without them."""
 
     __slots__ = ("_peaks_of",)
     _peaks_of: Callable[[], tuple[int, ...]] | None
@@ -56,11 +56,11 @@ class Cost(_Deferred):
         return limit is not None and self.seconds > limit
 
     def __getattr__(self, name: str) -> tuple[int, ...]:
-        """``peaks`` as long as nobody has read them: no slot stays empty but theirs."""
+        """Compute ``peaks`` at their first reading: Python calls this for an empty slot only."""
         if name != "peaks":
             raise AttributeError(f"Cost has no attribute {name!r}")
         peaks_of = self._peaks_of
-        if peaks_of is None:  # another thread was faster
+        if peaks_of is None:  # another thread has computed them meanwhile
             return object.__getattribute__(self, name)
         peaks = peaks_of()
         object.__setattr__(self, name, peaks)
@@ -69,8 +69,8 @@ class Cost(_Deferred):
 
     @classmethod
     def fitting(cls, step_ps: int, peaks_of: Callable[[], tuple[int, ...]] | None = None) -> Cost:
-        """The cost of a step in ps that is known to fit, whose peaks nobody has asked for yet (and
-        nobody will tell: empty ones).
+        """The cost of a step that is known to fit in memory; ``peaks_of`` computes the peaks when
+        they are read (None: they are empty).
         """
         cost = _Unfinished()
         cost.seconds, cost.step_ps = step_ps / 1e12, step_ps
@@ -85,7 +85,9 @@ class Cost(_Deferred):
     def of(
         cls, step_ps: int, peaks: Iterable[int] = (), limits: Sequence[tuple[int, int]] = ()
     ) -> Cost:
-        """The cost of a step in ps, with peaks held against ``limits`` (see ``limits_of``)."""
+        """The cost of a step, with its peaks compared to the capacities ``limits``, which are pairs
+        of device and bytes (see ``limits_of``).
+        """
         peaks, excess = tuple(peaks), 0
         for device, limit in limits:
             excess = max(excess, peaks[device] - limit)
@@ -93,7 +95,7 @@ class Cost(_Deferred):
 
 
 class _Unfinished(_Deferred):
-    """A Cost before it is frozen: its slots are filled in a third of the time of its setters."""
+    """A Cost before it is frozen: filling its slots takes a third of the time of ``Cost()``."""
 
     __slots__ = ("feasible", "memory_excess", "peaks", "seconds", "step_ps")
     seconds: float
@@ -104,28 +106,28 @@ class _Unfinished(_Deferred):
 
 
 EXCEEDING = Cost(inf, False, 0, NEVER, ())
-"""Stands for the cost of a step that was seen to exceed a limit."""
+"""The value in place of the cost of a step that was seen to exceed a limit."""
 
 
 def check_limit(limit: float | None) -> None:
-    """Raises InputError for what is no number of seconds."""
+    """Raise InputError for NaN."""
     if limit is not None and limit != limit:
         raise InputError("limit: must be a number of seconds, got NaN")
 
 
 def limit_ps_of(limit: float | None) -> int:
-    """Ps beyond which every step takes longer than ``limit`` seconds (some up to it may, too, by
-    rounding); NEVER where there is no limit.
+    """A limit in ps: every longer step takes longer than ``limit`` seconds (by rounding, some
+    shorter ones may too); NEVER where there is no limit.
     """
     return NEVER if limit is None else int(min(max(limit, 0.0) * (1e12 + 1e-3), NEVER - 1)) + 1
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Starts:
-    """When a step begins what, in ps from its own beginning, beside its cost.
+    """The cost of a step, and the starts of its ops in ps from the begin of the step.
 
-    ``op_ps`` is by op when it first runs: in the first microbatch, and of steps that follow one
-    another in the first. ``group_ps`` is by group of ``Oracle.groups`` the least of its ops'.
+    ``op_ps`` is the first start of each op: in the first microbatch, and in the first of steps that
+    follow one another. ``group_ps`` is the least start among the ops of each ``Oracle.groups``.
     """
 
     cost: Cost
@@ -134,7 +136,7 @@ class Starts:
 
 
 class Members:
-    """The ops of each group, for the least of each group: much faster than numpy's ``reduceat``
+    """The ops of each group, to compute minima by group: much faster than numpy's ``reduceat``
     where most groups are single ops.
     """
 
@@ -146,24 +148,24 @@ class Members:
         self._other, self._group = members.ids[others], members.owners()[others]
 
     def least(self, column: Ints) -> Ints:
-        """The least of a column by op, by group."""
+        """The minimum in each group of a column with a value for each op."""
         least = column[self._first]
         np.minimum.at(least, self._group, column[self._other])
         return least
 
 
 def limits_of(cluster: Cluster) -> list[tuple[int, int]]:
-    """Index and capacity in bytes of each device that has one."""
+    """The index and capacity in bytes of each device that has a capacity."""
     memories = enumerate(device.memory for device in cluster.devices)
     return [(device, int(memory)) for device, memory in memories if memory is not None]
 
 
 def cost_of(trace: Trace, limit: float | None = None) -> Cost:
-    """The cost that a whole trace shows; EXCEEDING, without a look at memory (a third of the way),
-    where the step takes more than ``limit`` seconds.
+    """The cost of a trace; EXCEEDING, without computing memory (two thirds of the work), where the
+    step takes more than ``limit`` seconds.
     """
     from ..execution.period import (
-        step_time_ps,  # what the compiled paths never ask need not be loaded
+        step_time_ps,  # imported here because the compiled paths never need it
     )
 
     step_ps = step_time_ps(trace)
@@ -174,7 +176,7 @@ def cost_of(trace: Trace, limit: float | None = None) -> Cost:
 
 
 class Answers(OrderedDict[bytes, Cost]):
-    """The costs asked for last, ``most`` of them; ``known`` and ``keep`` may be called from several
+    """A cache of the ``most`` costs used last; ``known`` and ``keep`` may be called from several
     threads.
     """
 
@@ -183,7 +185,7 @@ class Answers(OrderedDict[bytes, Cost]):
         self.most, self._lock = most, threading.Lock()
 
     def known(self, key: bytes) -> Cost | None:
-        """The answer, if it is remembered; it is used."""
+        """The remembered answer of a key, now the one used last; None where there is none."""
         with self._lock:
             cost = self.get(key)
             if cost is not None:
@@ -191,9 +193,7 @@ class Answers(OrderedDict[bytes, Cost]):
             return cost
 
     def keep(self, key: bytes, cost: Cost) -> None:
-        """Remember an answer, and forget the one that was used longest ago where there are too
-        many.
-        """
+        """Remember an answer; where there are too many, forget the least recently used."""
         if not self.most:
             return
         with self._lock:
@@ -202,8 +202,8 @@ class Answers(OrderedDict[bytes, Cost]):
                 self.popitem(last=False)
 
 
-# Of the evaluations after the first so many, one in so many is clocked, and stands for all of
-# these: reading the clock twice may take as long as a small step.
+# After the first CLOCKED evaluations only each CLOCKED-th is clocked and counts for all of them:
+# reading the clock twice may take as long as a small evaluation.
 CLOCKED, UNCLOCKED = 16, -1.0
 
 
@@ -212,13 +212,13 @@ class Meter:
 
     def __init__(self, evaluations: int = 0, cpu_seconds: float = 0.0) -> None:
         self.cpu_seconds = cpu_seconds
-        # Evaluations that were not among several, and the others: batches are always clocked.
+        # Evaluations made one by one, and those made in batches, which are always clocked.
         self._alone, self._others = 0, evaluations
         self._lock = threading.Lock()
 
     @property
     def evaluations(self) -> int:
-        """How many were counted."""
+        """The number of evaluations counted."""
         return self._alone + self._others
 
     def begin(self) -> float:
@@ -234,7 +234,7 @@ class Meter:
             self._alone += 1
 
     def end_several(self, begun: float, count: int) -> None:
-        """Count evaluations that began together at a thread's time."""
+        """Count a batch of evaluations that began at the thread time ``begun``."""
         with self._lock:
             self.cpu_seconds += time.thread_time() - begun
             self._others += count

@@ -1,13 +1,12 @@
-"""Draws: the answers of a scenario whose durations are drawn from their expected errors.
+"""Draws: step times and peaks of a scenario whose durations are drawn from their expected errors.
 
 ``draws_of`` takes a scenario that was lowered once (``execution.scenario.lowered``). Each draw
 multiplies the durations of its tasks by factors (``execution/factors.py``) and executes them again:
-in compiled code on all cores, unless steps repeat, a credit or a slowdown asks for the whole way.
-Draw k depends on the seed and on k alone. Memory follows from the times of the draw; what tensors
-take is exact as far as it is counted (``nouns/memory.py``), so of peaks this tells only how they
-move with the order of events.
+in compiled code on all cores, or by an engine where steps repeat or tasks are lengthened (slowdown,
+pauses). Draw k depends on the seed and on k alone. The bytes of tensors are not drawn
+(``nouns/memory.py`` counts them exactly), so peaks vary only with the order of events.
 
-``report/measures/uncertainty.py`` tells what the draws mean. Tests: ``tests/oracle/test_draws.py``.
+``report/measures/uncertainty.py`` explains the draws. Tests: ``tests/oracle/test_draws.py``.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ import os
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import cache, cached_property, partial
+from functools import cached_property, partial
 from importlib.util import find_spec
 from typing import Any, NamedTuple
 
@@ -28,16 +27,18 @@ from ..execution.factors import DrawnFactors, Factors, together, with_factors
 from ..execution.period import follow_one_another, step_time_ps
 from ..execution.scenario import Lowered
 from ..ground.errors import refuse
-from ..lowering import iterated, split
-from ..lowering.expected import ExpectedErrors, errors_of_graph, errors_of_large
+from ..lowering import iterated
+from ..lowering.expected import ExpectedErrors
 from ..nouns.draws import Draws, draws_problems
 from ..nouns.taskgraph import Ints, TaskGraph
+
+PART = 16  # draws
 
 
 def errors_rule(
     errors_of: Callable[[TaskGraph], ExpectedErrors], seed: int, draws: int
 ) -> DrawnFactors:
-    """The rule that draws the expected errors of costs, for so many draws."""
+    """The rule that draws the expected errors of costs, for ``draws`` draws."""
 
     def of_graph(task_graph: TaskGraph) -> Factors:
         errors = errors_of(task_graph)
@@ -45,14 +46,6 @@ def errors_rule(
         return lambda draw: errors.factors(drawn[draw])
 
     return of_graph
-
-
-def expected_errors(question: Lowered, task_graph: TaskGraph) -> ExpectedErrors:
-    """The expected errors of a task graph of any number of steps of a lowered scenario."""
-    if question.large is not None:
-        return errors_of_large(task_graph, question.large)
-    assert question.prepared is not None
-    return errors_of_graph(split(question.prepared, question.strategy)[0], task_graph)
 
 
 def draws_of(
@@ -63,27 +56,30 @@ def draws_of(
     n_jobs: int = -1,
     watch: Callable[[Sequence[Any]], Sequence[Any]] = lambda parts: parts,
 ) -> Draws:
-    """So many draws of a lowered scenario, by the errors of its costs and ``more`` rules.
+    """Draws of a lowered scenario, by the errors of its costs and ``more`` rules.
 
-    They run on ``n_jobs`` threads (-1: every core); ``watch`` may show how far it is. Raises
+    They run on ``n_jobs`` threads (-1: as many as cores); ``watch`` may show progress. Raises
     InputError, DeadlockError.
     """
     refuse(draws_problems(draws, seed))
     disturbances = question.scenario.disturbances
     noises = () if disturbances is None else (noise(disturbances),)
-    errors_of = cache(partial(expected_errors, question))
-    rules = together((errors_rule(errors_of, seed, draws), *noises, *more))
+    rules = together((errors_rule(question.expected_errors, seed, draws), *noises, *more))
     drawn = _Drawn(question, rules)
     jobs = (os.cpu_count() or 1) if n_jobs < 0 else max(n_jobs, 1)
-    # Parts of a few draws, so that a slow thread keeps nobody waiting long.
-    parts = np.array_split(np.arange(draws), min(8 * jobs, draws))
+    # Parts of a few draws, so that neither a slow thread nor Ctrl-C has to wait long for one.
+    parts = np.array_split(np.arange(draws), min(max(8 * jobs, draws // PART), draws))
     ((answer_ps, answer_peaks),) = drawn.answers([None])
     with ThreadPoolExecutor(jobs) as pool:
         parts_drawn = [pool.submit(drawn.answers, part.tolist()) for part in parts]
-        answers = [answer for future in watch(parts_drawn) for answer in future.result()]
+        try:
+            answers = [answer for future in watch(parts_drawn) for answer in future.result()]
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
     step_ps, peaks = zip(*answers, strict=True)
     there, columns = drawn.graph(1), (np.array(step_ps, np.int64), np.stack(peaks))
-    erring = len(errors_of(there).sources) + len(noises)
+    erring = len(question.expected_errors(there).sources) + len(noises)
     return Draws(
         seed, erring, there.devices, there.capacity, answer_ps, answer_peaks, *columns
     )  # fmt: skip
@@ -94,14 +90,14 @@ Answer = tuple[int, Ints]
 
 
 class _Graph(NamedTuple):
-    """A task graph of some rounds, and the factors of its tasks."""
+    """A task graph of one or more rounds, and the factors of its tasks."""
 
     task_graph: TaskGraph
     factors: Factors
 
 
 class _Drawn:
-    """The draws of a question; several threads may ask."""
+    """The draws of a question; several threads may call it."""
 
     def __init__(self, question: Lowered, rule: DrawnFactors) -> None:
         self.question, self.rule = question, rule
@@ -109,7 +105,7 @@ class _Drawn:
         self._room = threading.local()
 
     def graph(self, rounds: int) -> TaskGraph:
-        """The task graph of so many rounds."""
+        """The task graph of ``rounds`` rounds, with durations as lowered."""
         return self._graph(rounds).task_graph
 
     def _graph(self, rounds: int) -> _Graph:
@@ -121,7 +117,9 @@ class _Drawn:
 
     @cached_property
     def engine(self) -> str:
-        """The engine: compiled where it can be, for it runs without the GIL."""
+        """The engine: under "auto" compiled where Numba is installed, for it runs without the
+        GIL.
+        """
         engine = self.question.scenario.engine
         if engine == "auto":
             engine = "simpy" if find_spec("numba") is None else "compiled"
@@ -138,8 +136,8 @@ class _Drawn:
         return not repeats and not stretched and self.engine == "compiled"
 
     def answers(self, draws: Sequence[int | None]) -> list[Answer]:
-        """The answers of these draws, in turn; None: of the durations as they are, disturbed where
-        they are.
+        """The answers of these draws, in turn. A draw of None has the durations as lowered, with
+        the scenario's disturbances, if any.
         """
         if not self.is_plain or (None in draws and self.question.scenario.disturbances is not None):
             return [self._in_full(draw) for draw in draws]
@@ -153,7 +151,7 @@ class _Drawn:
         return [self._in_full(draw) if answer is None else answer for draw, answer in answers]
 
     def _in_full(self, draw: int | None) -> Answer:
-        """The answer of a draw by lowering and an engine."""
+        """The answer of a draw by an engine."""
         drawn = None if draw is None else partial(self._changed, draw)
         trace = self.question.trace(drawn, self.engine)
         return step_time_ps(trace), np.array([memory.peak for memory in trace.memory], np.int64)

@@ -1,16 +1,16 @@
-"""The common ground of the oracle's two kernels: instants, the heap of events, queues, transfers.
+"""The code shared by the oracle's two kernels: instants, the heap of events, queues, transfers.
 
-An instant is one integer for the pair (time, round) of the execution contract: ``first + (ps <<
-bits | round)``, and below ``first`` a round of time 0, where all leaves of a graph lie. A key is an
-instant, counted from an epoch, with an entry in its low ``id_bits``: a task that is ready, or
+An instant is an integer for the pair (time, round) of the execution contract: ``first + (ps << bits
+| round)``; integers below ``first`` are the rounds of time 0, in which all leaves of a graph run. A
+key is an instant, counted from an epoch, with an entry in its low ``id_bits``: a ready task, or
 (``tasks`` + its number) a task whose transfers are due. A *task* is an op of a placement, or a part
-or sum of a split op. Every kernel has a named tuple of its own with the columns of ``Heap`` among
-others; numba compiles these functions into each of them.
+or sum of a split op. Each kernel has a named tuple with the columns of ``Heap`` among others; Numba
+compiles these functions for each kernel.
 
-Rules 2 to 4 of the contract (lags, gaps, rounds, queues) are those of ``execution.engine`` and of
-``execution.check``, which share no code with this module. How a queue is served (``serve``,
-``send``) changes here for both kernels, but for a multicast and a collective: each of the kernels
-has one of these.
+Rules 2 to 4 of the contract (lags, gaps, rounds, queues) are also implemented in
+``execution.engine`` and ``execution.check``, without shared code. ``serve`` and ``send`` serve the
+queues of both kernels; only multicasts (``placements/step.py``) and collectives (``splits/run.py``)
+are served elsewhere.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from ..nouns.taskgraph import Ints
 
 LATE, NONE = 2**63 - 1, -1
 KEY_BITS = 62
-# Cells of a heap: its size, the key beside it, the instant from which keys count, the key taken
-# last, and whether instants were too far apart for keys. A kernel may have more cells.
+# Cells of a heap: its size, a key kept beside it, the instant from which keys count, the key taken
+# last (the current key), and whether instants were too far apart for keys. A kernel may have more.
 SIZE, BESIDE, EPOCH, KEY, FAULT, CELLS = range(6)
-FAR = 1  # the fault
-NOTHING, PAIRS, SEVERAL = range(3)  # queues that every transfer holds: none; one or two; others
-# In ``missing``: the task has its start; it is the last of a line; LAST - 1 - task: that task is
-# behind it in the line.
+FAR = 1  # the value of FAULT for instants too far apart
+NOTHING, PAIRS, SEVERAL = range(3)  # queues that a transfer holds: none; one or two; any number
+# Values of ``missing`` for a task that was taken up: TAKEN, and while it waits in a line to send,
+# LAST (it is the last of the line) or LAST - 1 - (the task behind it).
 TAKEN, LAST = -1, -2
 
 
@@ -39,11 +39,11 @@ class Keys(Protocol):
 
     @property
     def cell(self) -> Ints:
-        """The scalars."""
+        """The scalars of a run."""
 
     @property
     def heap(self) -> Ints:
-        """The keys; room for one more than ever wait together."""
+        """The keys, with room for one more than ever wait together."""
 
 
 class Heap(Keys, Protocol):
@@ -55,7 +55,7 @@ class Heap(Keys, Protocol):
 
     @property
     def horizon(self) -> int:
-        """How far apart instants may be that wait together: what fits a key beside an entry."""
+        """The difference that instants on the heap must stay below, to fit a key with an entry."""
 
     @property
     def bits(self) -> int:
@@ -67,11 +67,15 @@ class Heap(Keys, Protocol):
 
     @property
     def missing(self) -> Ints:
-        """By task: waits that it still has, or its place by now (TAKEN, LAST)."""
+        """By task: the number of releases that it still waits for; once taken up, TAKEN or its
+        place in a line.
+        """
 
     @property
     def when(self) -> Ints:
-        """By task: when it is ready, as far as known; its finish while its transfers are due."""
+        """By task: the instant at which it is ready, as far as known; once taken up, its finish
+        while its transfers are due.
+        """
 
     @property
     def line_end(self) -> Ints:
@@ -88,20 +92,20 @@ def room(*sizes: int) -> list[Ints]:
 
 
 def horizon_of(id_bits: int) -> int:
-    """How far apart instants may be beside entries of so many bits."""
+    """The difference that instants must stay below in keys with entries of ``id_bits`` bits."""
     return 1 << (KEY_BITS - id_bits)
 
 
 @jitable
 def clear(h: Keys) -> None:
-    """Nothing waits, and no time has passed."""
+    """Empty the heap, at time 0."""
     cell = h.cell
     cell[SIZE], cell[BESIDE], cell[EPOCH], cell[KEY], cell[FAULT] = 0, LATE, 0, 0, 0
 
 
 @jitable
 def rise(h: Keys, at: int, key: int) -> None:
-    """Let a key rise from a hole to its place."""
+    """Move a key up from the hole at ``at`` to its place."""
     while at > 0:
         parent = (at - 1) >> 1
         above = h.heap[parent]
@@ -114,8 +118,8 @@ def rise(h: Keys, at: int, key: int) -> None:
 
 @jitable
 def drop_top(h: Keys) -> None:
-    """Take the first key off: walk the hole down, then the last key up (it belongs near the
-    leaves; Wegener, Theoretical Computer Science 118, 1993).
+    """Remove the smallest key: move the hole down to a leaf, then the last key up from there, for
+    it belongs near the leaves (Wegener, Theoretical Computer Science 118, 1993).
     """
     heap = h.heap
     size = h.cell[SIZE] - 1
@@ -132,8 +136,8 @@ def drop_top(h: Keys) -> None:
 
 @jitable
 def add(h: Keys, key: int) -> None:
-    """Put a key on the heap, or beside it where it is the smallest: often it is the next one taken,
-    and then the heap is not touched at all.
+    """Put a key on the heap; the smallest key so far stays beside the heap, for it is often the
+    next one taken, and then the heap needs no change.
     """
     beside = h.cell[BESIDE]
     if key < beside:
@@ -148,7 +152,7 @@ def add(h: Keys, key: int) -> None:
 
 @jitable
 def take(h: Keys) -> int:
-    """The next key, off the heap or from beside it; LATE where nothing is left."""
+    """Remove and return the smallest key, which becomes the current one; LATE if there is none."""
     key = h.cell[BESIDE]
     if h.cell[SIZE] > 0 and h.heap[0] < key:
         key = h.heap[0]
@@ -161,10 +165,10 @@ def take(h: Keys) -> int:
 
 @jitable
 def recount(h: Heap, instant: int) -> int:
-    """Count instants from that of the key in hand on; returns ``instant``, so counted.
+    """Move the epoch to the instant of the current key; returns ``instant`` counted from there.
 
-    Where even that is too far, FAULT is set and the run goes on in a wrong order, to an end that is
-    not used: a test in every loop would cost more than the rest of such a run.
+    Where even this is too far, FAULT is set and the run goes on in a wrong order, to a result that
+    is not used: a test in every loop would cost more than the rest of such a run.
     """
     cell = h.cell
     shift = cell[KEY] >> h.id_bits
@@ -181,7 +185,7 @@ def recount(h: Heap, instant: int) -> int:
 
 @jitable
 def push(h: Heap, instant: int, entry: int) -> None:
-    """Let an entry wait for an instant."""
+    """Put an entry on the heap for an instant."""
     since = instant - h.cell[EPOCH]
     if since >= h.horizon:
         since = recount(h, instant)
@@ -190,14 +194,14 @@ def push(h: Heap, instant: int, entry: int) -> None:
 
 @jitable
 def now(h: Heap) -> int:
-    """The instant of the key in hand."""
+    """The instant of the current key."""
     return h.cell[EPOCH] + (h.cell[KEY] >> h.id_bits)
 
 
 @jitable
 def after(h: Heap, instant: int, length: int) -> int:
-    """The instant ``length`` ps later: the first round of another time, or the next round of this
-    one. FAULT is set where rounds do not fit their bits.
+    """The instant ``length`` ps later: the first round of the later time, or for 0 ps the next
+    round of this time. FAULT is set where rounds do not fit their bits.
     """
     if length > 0:
         return (max(instant, h.first) >> h.bits << h.bits) + (length << h.bits)
@@ -209,7 +213,7 @@ def after(h: Heap, instant: int, length: int) -> int:
 
 @jitable
 def later(h: Heap, instant: int, length: int) -> int:
-    """The instant a lag or gap of ``length`` ps later: unchanged where there is none."""
+    """The instant a lag or gap of ``length`` ps later: the instant itself where it is 0."""
     return after(h, instant, length) if length > 0 else instant
 
 
@@ -221,19 +225,21 @@ def ps_of(h: Heap, instant: int) -> int:
 
 @jitable
 def serve(h: Heap, device: int, now: int, length: int, gap: int) -> tuple[int, int]:
-    """A task of ``length`` ps that is ready ``now`` holds its device: its start and its finish."""
+    """Let a task of ``length`` ps, ready ``now``, hold its device; returns its start and finish."""
     start = max(now, h.free[device])
     finish = after(h, start, length)
     h.free[device] = later(h, finish, gap) if length > 0 else finish
     return start, finish
 
 
-# What a transfer holds. ``q`` has the columns of ``cluster.Routes`` among others.
+# Transfers. ``q`` has the columns of ``cluster.Routes`` among others.
 
 
 @jitable
 def take_off(left: Ints | None, queue: int, length: int) -> int:
-    """The ps that a queue has left (0: nobody counts them), before ``length`` of them begin."""
+    """Subtract ``length`` from the ps of tasks that a queue has still to serve; returns the ps
+    before (0 where ``left`` is None: they are not counted).
+    """
     if left is None:
         return 0
     before = left[queue]
@@ -245,8 +251,8 @@ def take_off(left: Ints | None, queue: int, length: int) -> int:
 def send(
     h: Heap, q: Any, left: Ints | None, route: int, length: int, now: int
 ) -> tuple[int, int, int, int]:
-    """A transfer of ``length`` ps, ready ``now``, goes over a route: start, finish and release, and
-    the most load that one of its queues has ``left``.
+    """Let a transfer of ``length`` ps, ready ``now``, go over a route; returns its start, finish
+    and release, and the most ps that one of its queues has ``left``.
     """
     start, most = now, 0
     if q.holding == PAIRS:
@@ -276,7 +282,7 @@ def send(
 
 @jitable
 def release(h: Heap, task: int, instant: int) -> None:
-    """One wait less for a task; the last one makes it ready."""
+    """Release a task at an instant; its last release makes it ready."""
     ready = max(h.when[task], instant)
     h.when[task] = ready
     missing = h.missing[task] - 1
@@ -287,10 +293,10 @@ def release(h: Heap, task: int, instant: int) -> None:
 
 @jitable
 def wait_to_send(h: Heap, tasks: int, task: int, device: int, finish: int) -> None:
-    """A task's transfers are due when it finishes.
+    """Let a task send its transfers when it finishes.
 
-    The tasks of a device finish in the order in which they are taken up: they line up, and only the
-    first of the line is on the heap: so it stays small (a graph may have a thousand roots).
+    The tasks of a device finish in the order in which they are taken up. So they form a line, of
+    which only the first is on the heap, which stays small (a graph may have a thousand roots).
     """
     h.when[task], h.missing[task] = finish, LAST
     last = h.line_end[device]
@@ -303,7 +309,7 @@ def wait_to_send(h: Heap, tasks: int, task: int, device: int, finish: int) -> No
 
 @jitable
 def next_to_send(h: Heap, tasks: int, task: int, device: int) -> None:
-    """The first of a device's line is dealt with: the one behind it comes to the heap."""
+    """Remove the first task of a device's line, and put the task behind it on the heap."""
     other = LAST - 1 - h.missing[task]
     h.missing[task] = TAKEN
     if other < 0:

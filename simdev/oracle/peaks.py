@@ -1,12 +1,13 @@
 """Exact peaks of memory by device, in linear time, from the buffers of one evaluation.
 
-Every buffer is two events, its bytes when it is filled and when it is freed. Sorting them all would
-cost more than the simulation. Instead the step is cut into slots: the sums of each slot bound the
-level inside it, and only the slots that could hold the peak are looked into, part by part.
-(Frees at an instant come before allocations; a buffer of no lifetime is none.)
+Every buffer is two events, which add its bytes when it is filled and take them away when it is
+freed. Sorting all events would cost more than the simulation. Instead the step is cut into slots:
+the sums of each slot bound the level inside it, and only slots that could hold the peak are
+examined, part by part. (Frees at an instant come before allocations; a buffer without lifetime does
+not count.)
 
-Which buffers there are is said by ``placements/evaluator.py`` and ``splits/evaluator.py``, as
-``lowering.build`` says it for task graphs (rule 7 of the execution contract).
+``placements/evaluator.py`` and ``splits/evaluator.py`` define the buffers, as ``lowering.build``
+does for task graphs (rule 7 of the execution contract).
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ from .heap import BESIDE, FAULT, KEY_BITS, LATE, NONE, SIZE, add, take
 SLOTS = 512
 PART_BITS = 6
 PARTS = 1 << PART_BITS
-# Cells beside those of the heap: by how many bits a time is shifted to tell its slot; a count of
-# buffers, for who does not know their rows beforehand.
+# Cells beside those of the heap: the bits by which a time is shifted to get its slot; the number of
+# buffers, for a caller that does not know their rows beforehand.
 SHIFT, BUFFERS = FAULT + 1, FAULT + 2
 
 
@@ -33,15 +34,15 @@ class Events(NamedTuple):
     id_bits: int
     cell: Ints
     heap: Ints  # events of one part of a slot, by time
-    time: Ints
-    change: Ints
-    reads: Ints  # of the tensor in hand: the first read of each copy
-    end: Ints  # by device (or output): until when that is read; NONE: not at all
-    until: Ints  # by group of views: the last read of those before
-    net: Ints
-    gain: Ints
-    first: Ints  # an event of each slot, and for each event another one of its slot
-    other: Ints
+    time: Ints  # by event, as is the next
+    change: Ints  # in bytes
+    reads: Ints  # for the current tensor: the first read of each copy
+    end: Ints  # by device (or output): the end of the last read; NONE: not read
+    until: Ints  # by group of views: the last read of the earlier views
+    net: Ints  # by slot: the sum of all changes
+    gain: Ints  # by slot: the sum of all allocations
+    first: Ints  # by slot: the first event of a linked list
+    other: Ints  # by event: the next event of its list
     part_net: Ints  # net, gain and first of the parts of one slot
     part_gain: Ints
     part_first: Ints
@@ -51,7 +52,9 @@ open_events = opener(Events)
 
 
 def events_for(buffers: int, devices: int, copies: int, tensors: int) -> Events:
-    """Room for so many buffers, copies of one tensor (or outputs of a task), and tensors."""
+    """Events with room for numbers of buffers, copies of a tensor (or outputs of a task), and
+    tensors.
+    """
     most, slots = 2 * buffers, devices * SLOTS
     sizes = (BUFFERS + 1, most + 1, most, most, copies, copies, tensors, *[slots] * 3, most)
     columns = (np.full(size, NONE, np.int64) for size in (*sizes, *[PARTS] * 3))
@@ -60,7 +63,9 @@ def events_for(buffers: int, devices: int, copies: int, tensors: int) -> Events:
 
 @jitable
 def clear(v: Events, devices: int, step_ps: int) -> bool:
-    """No events yet, of a step so long; whether times inside a part fit the heap's keys."""
+    """Remove all events, for a step of ``step_ps``; returns whether times inside a part fit the
+    heap's keys.
+    """
     cell = v.cell
     cell[SHIFT], cell[BUFFERS] = 0, 0
     while step_ps >> cell[SHIFT] >= SLOTS:
@@ -72,7 +77,7 @@ def clear(v: Events, devices: int, step_ps: int) -> bool:
 
 @jitable
 def event(v: Events, at: int, device: int, time: int, change: int) -> int:
-    """The level of a device changes; returns the slot."""
+    """Add an event, a change of a device's level; returns its slot."""
     slot = device * SLOTS + (time >> v.cell[SHIFT])
     v.time[at], v.change[at] = time, change
     v.other[at], v.first[slot] = v.first[slot], at
@@ -82,7 +87,7 @@ def event(v: Events, at: int, device: int, time: int, change: int) -> int:
 
 @jitable
 def buffer(v: Events, row: int, device: int, size: int, begin: int, end: int) -> None:
-    """A buffer that lives in [begin, end); no other has this ``row``."""
+    """Add a buffer that lives in [begin, end); no other may have this ``row``."""
     if size > 0 and end > begin:
         v.gain[event(v, 2 * row, device, begin, size)] += size
         event(v, 2 * row + 1, device, end, -size)
@@ -90,8 +95,8 @@ def buffer(v: Events, row: int, device: int, size: int, begin: int, end: int) ->
 
 @jitable
 def peak_in_order(v: Events, level: int, best: int, chain: int, inside: int) -> int:
-    """The highest level after any instant of a chain of events, from a level before them; bits
-    ``inside`` of their times differ.
+    """The highest level after any instant of a chain of events, at least ``best``. ``level`` is the
+    level before them; their times differ in the low ``inside`` bits alone.
     """
     v.cell[SIZE], v.cell[BESIDE] = 0, LATE
     while chain != NONE:
@@ -109,10 +114,10 @@ def peak_in_order(v: Events, level: int, best: int, chain: int, inside: int) -> 
 
 @jitable
 def peak_inside(v: Events, level: int, best: int, chain: int) -> int:
-    """The highest level after any instant of one slot (a chain of its events), cut into parts as
-    the step is into slots.
+    """The highest level after any instant of a slot (a chain of its events), at least ``best``. The
+    slot is cut into parts, as the step is cut into slots.
 
-    A part ends with an instant, so the levels between parts are those after some instant.
+    A part ends with an instant, so the level between two parts is the level after an instant.
     """
     inside = max(v.cell[SHIFT] - PART_BITS, 0)
     for part in range(PARTS):
@@ -132,7 +137,7 @@ def peak_inside(v: Events, level: int, best: int, chain: int) -> int:
 
 @jitable
 def add_peaks(v: Events, devices: int, peak: Ints) -> None:
-    """Raise what each device holds throughout (``peak``) to its peak."""
+    """Raise ``peak``, which holds the persistent bytes of each device, to the device's peak."""
     for device in range(devices):
         level, best = peak[device], peak[device]
         first, end = device * SLOTS, (device + 1) * SLOTS

@@ -1,7 +1,7 @@
-"""One task graph, executed again and again with other durations: times and peaks in compiled code.
+"""A task graph executed many times with different durations: step times and peaks in compiled code.
 
-``draws.py`` has one for each of its threads. Times are those of the compiled engine, peaks those of
-``Trace.memory``.
+``draws.py`` has a ``Redrawn`` for each of its threads. Times equal those of the compiled engine,
+peaks those of ``Trace.memory``.
 """
 
 from __future__ import annotations
@@ -15,30 +15,31 @@ import numpy as np
 from ..execution.engine.compiled import program_of, run, state_for
 from ..execution.factors import scaled
 from ..ground.jit import Table, bare, jit, jitable, opener
+from ..ground.units import MAX_PS
 from ..lowering.copies import taken
 from ..nouns.taskgraph import PERSISTENT, Floats, Ints, TaskGraph
 from .peaks import Events, add_peaks, buffer, clear, events_for, open_events
 
-AT_ONCE = 1 << 20  # times that the kernel is handed together, unless one draw has more
+AT_ONCE = 1 << 20  # most times in a call of the kernel, unless a single draw has more
 UNTOLD = -1  # in place of the time of a step that does not end, or is too long for keys of events
 
 
 class Step(NamedTuple):
-    """What draws change, what they make, and the buffers that are filled and freed in the step
-    (the devices aside).
+    """The columns that draws change and the results, with the buffers that are filled and freed in
+    the step.
     """
 
     tasks: int
     drawn_times: int
     buffers: int
     devices: int
-    drawn: Ints  # times that each draw changes, columns of the engine's program
+    drawn: Ints  # times that each draw changes: columns of the engine's program, end to end
     lag: Ints
     start: Ints
     finish: Ints
-    held: Ints  # by device: bytes that lie there throughout
+    held: Ints  # by device: bytes of persistent buffers
     peak: Ints
-    device: Ints
+    device: Ints  # by buffer, as are the next two
     bytes: Ints
     filler: Ints
     reader_ptr: Ints
@@ -50,7 +51,7 @@ _open_step = opener(Step)
 
 @jitable
 def _end_ps(x: Step) -> int:
-    """The time at which everything has ended; UNTOLD where something never starts."""
+    """The last release in ps; UNTOLD where a task never starts."""
     end = 0
     for task in range(x.tasks):
         if x.start[task] < 0:
@@ -61,7 +62,7 @@ def _end_ps(x: Step) -> int:
 
 @jitable
 def _fill_peaks(x: Step, v: Events) -> None:
-    """The peak of each device, of events that are cleared."""
+    """Write the peak of each device; ``v`` must be cleared."""
     for row in range(x.buffers):
         end = x.finish[x.filler[row]]
         for e in range(x.reader_ptr[row], x.reader_ptr[row + 1]):
@@ -76,8 +77,8 @@ def _fill_peaks(x: Step, v: Events) -> None:
 def _execute_each(
     program: Ints, state: Ints, step: Ints, events: Ints, times: Ints, ends: Ints, peaks: Ints
 ) -> int:
-    """Execute several draws (``times``: draw by draw), one after another: for each when it ends,
-    and its peak bytes device by device; returns how many there are.
+    """Execute several draws one after another. ``times`` has their times, draw by draw; the end of
+    each is written to ``ends``, its peak bytes by device to ``peaks``. Returns their number.
     """
     x, v = _open_step(step), open_events(events)
     time, peak = bare(times), bare(peaks)
@@ -103,7 +104,7 @@ class Redrawn:
         changed = {"duration": True, "lag": tasks.lag.any(), "bytes": tasks.flow.any()}
         names = [name for name, is_changed in changed.items() if is_changed]
         self._columns = [getattr(tasks, name) for name in names]
-        # Columns of this thread: the kernel writes the times of each draw, and queues.
+        # The kernel writes times and queues, so each thread has copies of these columns.
         drawn = np.array(self._columns)
         columns = dict(zip(names, drawn, strict=True))
         program = program._replace(queue=program.queue.copy(), **columns)
@@ -122,25 +123,29 @@ class Redrawn:
         )  # fmt: skip
         events = events_for(len(rows), devices, 1, 1)
         self._devices, self._at_once = devices, max(AT_ONCE // max(drawn.size, 1), 1)
+        # Factors are below this where no sum of times leaves int64; each time is rounded up.
+        self._most = (MAX_PS - drawn.size) / max(task_graph.total_ps, 1)
         self._tables = [Table.of(columns) for columns in (program, state, step, events)]
 
     def answers(self, factors: Iterable[Floats | None]) -> list[tuple[int, Ints] | None]:
-        """For each draw the step time in ps and the peak bytes of every device, where each task
-        takes its factor times as long (None: as long as it does); None where only the whole way
-        tells: it does not end, or is too long.
+        """For each draw, the step time in ps and the peak bytes of every device; ``factors`` has
+        the factors of all tasks for each draw (None: durations as lowered). An answer is None where
+        the step does not end or is too long for the kernel: an engine must execute it.
         """
         answers = list[tuple[int, Ints] | None]()
         each = iter(factors)
-        # Rows are made as they are used: of a large model all would take gigabytes.
-        while rows := [self._times(factor) for factor in islice(each, self._at_once)]:
+        # Rows are made as they are used: all rows of a large model would take gigabytes.
+        while batch := list(islice(each, self._at_once)):
+            short = [factor is None or factor.max(initial=1) < self._most for factor in batch]
+            given = (f if is_short else None for f, is_short in zip(batch, short, strict=True))
+            rows = [self._times(factor) for factor in given]
             times, ends = np.array(rows), np.empty(len(rows), np.int64)
             peaks = np.empty((len(rows), self._devices), np.int64)
-            _execute_each(
-                *(table.words for table in self._tables), times.ravel(), ends, peaks.ravel()
-            )
+            program, state, step, events = (table.words for table in self._tables)
+            _execute_each(program, state, step, events, times.ravel(), ends, peaks.ravel())
             answers += [
-                None if end == UNTOLD else (end, peak)
-                for end, peak in zip(ends.tolist(), peaks, strict=True)
+                (end, peak) if is_short and end != UNTOLD else None
+                for end, peak, is_short in zip(ends.tolist(), peaks, short, strict=True)
             ]
         return answers
 

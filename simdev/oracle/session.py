@@ -1,8 +1,8 @@
-"""Sessions of local search: a current answer, and proposals to change it, a move at a time.
+"""Sessions of local search: a current strategy with its cost, and proposals to change it.
 
 ``Oracle.session`` makes them, for ``search.trial`` (placements), ``search.soap.flexflow`` (splits)
-and the server. When snapshots of a placement pay is decided here (``PlacementSession``), what they
-hold in ``placements/moves.py``; what a change of a split reaches, in ``splits/program.py``.
+and the server. ``PlacementSession`` decides when snapshots of a placement pay;
+``placements/moves.py`` has their contents. ``splits/program.py`` finds all that a change affects.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ P = TypeVar("P")
 
 
 class Session(Generic[P]):
-    """A search at some point, whose cost is ``cost``, with at most one proposal, of type P."""
+    """The current point of a search, whose cost is ``cost``, with at most one proposal (type P)."""
 
     cost: Cost
     _proposed: P | None = None
@@ -53,22 +53,22 @@ class Session(Generic[P]):
 # Placements.
 
 Units = str | int | np.integer[Any] | Ints | Sequence[str | int]
-"""Ops or groups: a name, or a row of ``PlacementSession.groups``, or several."""
+"""One or several ops or groups, each as a name or a row of ``PlacementSession.groups``."""
 MEMORY = 32  # proposals over which the share of accepted ones is averaged
-# Snapshots of a placement pay where several moves from it are looked at: they are given up where
-# more than the second of these shares is accepted, and made again below the first.
+# Snapshots of a placement pay where several moves are proposed from it: the session stops making
+# them where the share of accepted proposals exceeds SEVERAL, and starts again below FEW.
 FEW, SEVERAL = 0.12, 0.2
 
 
 class PlacementSession(Session[tuple[Ints, int, Cost]]):
     """A current placement, and proposals to move one op or group; not for several threads at once.
 
-    ``cost`` is that of the current placement. A proposal is answered exactly: by re-simulating only
-    what it can change (moves.py), or by step times alone, where an ``evaluator`` is handed in, else
-    by ``evaluate``, which answers device indices by op. The evaluator looks at no memory: where no
-    device has a capacity nothing can exceed anything, and ``peaks`` is empty. Where some has
-    (``limited``), it only tells what is worse than a limit, and ``evaluate`` answers the rest.
-    Raises InputError for a graph without ops.
+    ``cost`` is that of the current placement. Costs of proposals are exact. An ``evaluator``
+    computes step times, by re-simulating only what a move can change (moves.py) or from the start;
+    without one, ``evaluate`` computes the cost from device indices by op. The evaluator ignores
+    memory: where no device has a capacity, every placement fits, and ``peaks`` is empty. Where some
+    device has one (``limited``), the evaluator only rejects moves that exceed a limit, and
+    ``evaluate`` computes the other costs. Raises InputError for a graph without ops.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class PlacementSession(Session[tuple[Ints, int, Cost]]):
         self._placement, self._evaluate, self._evaluator = placement.copy(), evaluate, evaluator
         self._limited, self._moves = limited, None if evaluator is None else evaluator.moves()
         self._has_base = self._replayed = self._in_haste = False
-        self._accepted = 0.0  # the share of late
+        self._accepted = 0.0  # the share of late proposals that were accepted
         rows = unit_of(graph)
         self._rows = {op.name: row for op, row in zip(graph.ops, rows, strict=True)}
         self._rows |= {name: rows[members[0]] for name, members in graph.groups.items()}
@@ -109,11 +109,11 @@ class PlacementSession(Session[tuple[Ints, int, Cost]]):
 
     def propose(self, units: Units, device: str | int, limit: float | None = None) -> Cost | None:
         """The cost with one op or group (a name, or a row of ``groups``) on another device; None,
-        often long before all is simulated, where ``cost.seconds`` would exceed ``limit``. Several
-        units may be moved together, where they are on one device.
+        often found long before the end of the simulation, where ``cost.seconds`` would exceed
+        ``limit``. Several units may be moved together where they are on one device.
 
-        An op in a colocation group takes its group along. A move that exceeds the limit
-        cannot be accepted. Raises InputError for what is not there, or cannot be.
+        An op in a colocation group takes its group along. A move that exceeds the limit cannot be
+        accepted. Raises InputError for unknown units or devices, and for invalid placements.
         """
         if limit is not None:
             check_limit(limit)
@@ -130,7 +130,7 @@ class PlacementSession(Session[tuple[Ints, int, Cost]]):
         return cost
 
     def _step_ps(self, members: Ints, device: int, limit: float | None) -> int | None:
-        """The step time of a move alone, where that helps; it may be WORSE."""
+        """The step time of a move from snapshots, or WORSE; None where there are none."""
         self._replayed = False
         self._accepted -= self._accepted / MEMORY
         if self._moves is None or (self._limited and limit is None):
@@ -145,7 +145,7 @@ class PlacementSession(Session[tuple[Ints, int, Cost]]):
         return step_ps
 
     def _members_of(self, units: Units) -> Ints:
-        """The ops of units, each once. Raises InputError where they are on several devices."""
+        """The ops of the units, each once. Raises InputError where they are on several devices."""
         if isinstance(units, (str, int, np.integer)):
             return self._members[self._row(units)]
         if isinstance(units, np.ndarray):
@@ -155,7 +155,7 @@ class PlacementSession(Session[tuple[Ints, int, Cost]]):
                     f"{units.shape}"
                 )
             rows = list(dict.fromkeys(units.tolist()))
-            for extreme in {min(rows, default=0), max(rows, default=0)}:  # the others lie between
+            for extreme in {min(rows, default=0), max(rows, default=0)}:  # checks all rows
                 self._row(extreme)
         else:
             rows = list(dict.fromkeys(map(self._row, units)))
@@ -164,7 +164,7 @@ class PlacementSession(Session[tuple[Ints, int, Cost]]):
         if len(rows) == 1:
             return self._members[rows[0]]
         members = np.concatenate([self._members[row] for row in rows])
-        # Replays put all of them back to one device.
+        # After a replay all of them return to a single device.
         if (self._placement[members] != self._placement[members[0]]).any():
             raise InputError("session: only what stands on one device can be moved together")
         return members
@@ -178,8 +178,8 @@ class PlacementSession(Session[tuple[Ints, int, Cost]]):
             self._placement[members] = before
 
     def _whole(self, limit: float | None) -> Cost | None:
-        """The cost of the placement as it is, evaluated from the start; None where it was seen to
-        exceed the limit.
+        """The cost of ``_placement``, simulated from the start; None where it was seen to exceed
+        the limit.
         """
         evaluator = None if self._limited else self._evaluator
         step_ps = None if evaluator is None else evaluator.step_ps(self._placement)
@@ -199,8 +199,9 @@ class PlacementSession(Session[tuple[Ints, int, Cost]]):
         return cost
 
     def _rebase(self, members: Ints | None = None, before: int = 0) -> Cost | None:
-        """Make the current placement the base of moves (``members`` were just moved to where they
-        are); None, and no moves any more, where that is not possible.
+        """Make the current placement the base of moves; its cost. ``members`` were just moved to
+        their device from ``before`` (None: any change). Where this is not possible, None: then no
+        more snapshots are made.
         """
         moves = self._moves
         step_ps = None if moves is None else moves.rebase(self._placement, members, before)
@@ -240,10 +241,10 @@ class SplitSession(Session[tuple[Changes, Cost]]):
     """A current strategy, and proposals to configure ops in another way; not for several threads at
     once.
 
-    ``cost`` is that of the current strategy. Every answer equals that of a full rebuild: only what
-    a change reaches is built anew where the compiled path applies (``start`` puts a strategy on it;
-    None: it does not), all is elsewhere (``simulate``). Where some device has a capacity, memory is
-    computed for each proposal too; elsewhere ``peaks`` is empty, since nothing can exceed anything.
+    ``cost`` is that of the current strategy. Every cost equals that of a full rebuild. ``start``
+    puts a strategy on the compiled path, which rebuilds only what a change affects; where it gives
+    None, ``simulate`` rebuilds everything. Memory is computed for each proposal where some device
+    has a capacity; elsewhere every strategy fits, and ``peaks`` is empty.
     """
 
     def __init__(
@@ -261,9 +262,9 @@ class SplitSession(Session[tuple[Changes, Cost]]):
         self._known: dict[Any, Resolved] = {}
         named = *self._strategy.partition, *self._strategy.placement
         self._has_patterns = any(name not in graph.index or name in graph.groups for name in named)
-        # since the strategy was last written out
+        # Accepted changes that ``_strategy`` does not have yet.
         self._accepted: dict[str, Configuration | None] = {}
-        self._pending: SplitStrategy | None = None  # what answered the last proposal
+        self._pending: SplitStrategy | None = None  # the strategy of the last proposal
         self.cost = self._rebuilt(self._strategy)
         self._split: SplitStrategy | None = self._pending
         self._pending = None
@@ -277,18 +278,16 @@ class SplitSession(Session[tuple[Changes, Cost]]):
 
     @property
     def tasks(self) -> int | None:
-        """How many tasks the last evaluation simulated; None where the compiled path did not answer
-        it.
-        """
+        """The number of tasks in the last evaluation; None where the compiled path did not run."""
         split = self._pending or self._split
         return None if split is None else split.tasks
 
     def pinned(self, *phases: str) -> SplitSession:
-        """A session from the same strategy, where the ops of these phases (none: forward) do not
-        follow others.
+        """A session with the current strategy in which no op of these phases (none given: forward)
+        follows another.
 
-        Each has a configuration of its own then, so that a change of one op leaves the others as
-        they are: what a move means in FlexFlow. The cost is unchanged. Raises InputError.
+        Each of these ops gets an explicit configuration, so that a change of one op leaves the
+        others as they are: a move in FlexFlow. The cost is unchanged. Raises InputError.
         """
         graph, cluster, costs = self._prepared.graph, self._prepared.cluster, self._prepared.costs
         strategy = written_out(graph, cluster, self.strategy, costs, phases or ("forward",))
@@ -313,11 +312,11 @@ class SplitSession(Session[tuple[Changes, Cost]]):
         configuration: Configuration | None = None,
         limit: float | None = None,
     ) -> Cost | None:
-        """The cost with one op, or several in a mapping, in another configuration (None: it follows
-        what it reads). None, often long before all is simulated, where ``cost.seconds`` would
-        exceed ``limit``; that cannot be accepted.
+        """The cost with one op, or several in a mapping, in another configuration (None: the op
+        follows its producers). The result is None, often found long before the end of the
+        simulation, where ``cost.seconds`` would exceed ``limit``; such a change cannot be accepted.
 
-        It replaces what an op had before, in ``partition`` or ``placement`` under its own name.
+        The configuration replaces the op's entry in ``partition`` or ``placement``, if it has one.
         Raises InputError.
         """
         check_limit(limit)
@@ -336,8 +335,8 @@ class SplitSession(Session[tuple[Changes, Cost]]):
         return cost
 
     def _changed(self, changes: Changes, limit: float | None) -> Cost | None:
-        """The answer of the compiled path; None where it has none, EXCEEDING where it is seen to
-        exceed the limit.
+        """The cost of a change by the compiled path; None where this path does not cover it,
+        EXCEEDING where the step is seen to exceed the limit.
         """
         split, graph = self._split, self._prepared.graph
         if split is None or not changes.keys().isdisjoint(graph.groups):
@@ -349,7 +348,7 @@ class SplitSession(Session[tuple[Changes, Cost]]):
         try:
             resolved = {graph.index[name]: self._resolved(name, changes[name]) for name in changes}
         except InputError:
-            return None  # lowering says what is wrong
+            return None  # lowering reports the error
         try:
             cost = self._answer(split, limit) if split.change(resolved) else None
             self._pending = None if cost is None else split
@@ -361,7 +360,7 @@ class SplitSession(Session[tuple[Changes, Cost]]):
     def _resolved(self, name: str, configuration: Configuration | None) -> Resolved | None:
         if configuration is None:
             return None
-        # 2.0 and True are no degrees, though they equal some
+        # 2.0 and True are invalid degrees but equal valid ones, so the key has their text.
         key = name, repr(configuration.split), configuration.devices, configuration.time
         if key not in self._known:
             i = self._prepared.graph.index[name]
@@ -369,9 +368,7 @@ class SplitSession(Session[tuple[Changes, Cost]]):
         return self._known[key]
 
     def _rebuilt(self, strategy: Strategy, limit: float | None = None) -> Cost:
-        """The answer for a strategy that is no change of the current one, EXCEEDING where it
-        exceeds the limit.
-        """
+        """The cost of a strategy, built from the start; EXCEEDING where it exceeds the limit."""
         split = self._start(strategy)
         cost = None if split is None else self._answer(split, limit)
         if cost is not None:
@@ -381,7 +378,7 @@ class SplitSession(Session[tuple[Changes, Cost]]):
         return cost if self._limited or cost is EXCEEDING else Cost.of(cost.step_ps)
 
     def simulate(self, strategy: Strategy) -> Cost:
-        """The cost of a strategy in full."""
+        """The cost of a strategy by lowering and an engine."""
         return self._simulate(strategy, None)
 
     def _answer(self, split: SplitStrategy, limit: float | None = None) -> Cost | None:
@@ -408,7 +405,7 @@ class SplitSession(Session[tuple[Changes, Cost]]):
 
 
 def changed(strategy: Strategy, changes: Changes) -> Strategy:
-    """The strategy with other configurations of ops (None: none of its own)."""
+    """The strategy with other configurations by op name (None: the op's entry is removed)."""
     placement = {name: device for name, device in strategy.placement.items() if name not in changes}
     partition = {name: entry for name, entry in strategy.partition.items() if name not in changes}
     partition |= {name: entry for name, entry in changes.items() if entry is not None}

@@ -1,4 +1,4 @@
-"""Reports: what the trace of a step means, in numbers, text, figures, pages and exports.
+"""Reports: the meaning of a step's trace in numbers, text, figures, pages and exports.
 
 ``run`` answers a scenario with a Report, ``analyze`` makes one of an Outcome. ``figures`` draws it,
 ``page`` writes it as HTML, ``export`` hands the trace to other tools.

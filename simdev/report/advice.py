@@ -1,7 +1,6 @@
-"""Changes of the machine, or of the way a script is run, and the step times that each would bring:
-all are simulated.
+"""Changes of the machine, or of the way a script is run, and the simulated step time of each.
 
-``simdev capture`` prints it. Parts of a step that are made faster one at a time are ``whatif``'s.
+``simdev capture`` prints them. ``whatif`` instead makes single parts of a step faster.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ HOSTLESS = "no host (CUDA graphs: a bound)"
 
 
 def advice(report: Report, scenario: Scenario) -> tuple[WhatIf, ...]:
-    """The step times of a graph after changes, the largest gain first. Raises InputError,
+    """The step times of a graph after each change, the largest gain first. Raises InputError,
     DeadlockError.
     """
     now = report.step_ps
@@ -37,12 +36,12 @@ def advice(report: Report, scenario: Scenario) -> tuple[WhatIf, ...]:
 
 
 def change(name: str, step_ps: int, now_ps: int) -> WhatIf:
-    """The answer for a change, with which a step takes so long that now takes ``now_ps``."""
+    """The answer for a change that makes a step of ``now_ps`` take ``step_ps``."""
     return WhatIf("change", name, None, step_ps, 1 - step_ps / now_ps if now_ps else 0.0)
 
 
 def advice_table(changes: Iterable[WhatIf], now_ps: int) -> Table:
-    """A row a change, below that of the step as it is."""
+    """The table of changes, a row each, below the row of the unchanged step."""
     rows = [
         ("as it is", now_ps, None),
         *((each.name, each.step_ps, -each.gain) for each in changes),
@@ -72,7 +71,7 @@ def _step_ps(scenario: Scenario) -> int:
 
 
 def _free_ps(scenario: Scenario) -> int:
-    """The step time where whatever is sent takes no time."""
+    """The step time in ps if all communication took no time."""
     repeated = follow_one_another(scenario.strategy, scenario.steps)
     step = lower_step(prepare(scenario), scenario.strategy, repeated)
     graph, moves = step.task_graph, transfer_mask(step.task_graph)

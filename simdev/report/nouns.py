@@ -1,7 +1,7 @@
-"""A graph, a cluster and a strategy as a notebook shows them: a headline and small tables.
+"""HTML of a graph, a cluster or a strategy for notebooks: a headline and small tables.
 
-Colours are the notebook's, so that it may be light or dark; every text is escaped. Notebooks reach
-it by the name ``html_of`` in ``ground/registry.py``, for nouns are floors below.
+Colours are the notebook's, which may be light or dark; every text is escaped. Nouns, which stand on
+a lower floor, reach it by the name ``html_of`` in ``ground/registry.py``.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def _graph_line(graph: Graph) -> str:
 
 
 def _kinds(graph: Graph) -> Table:
-    """A row a kind of op, the most frequent first."""
+    """The kinds of ops, a row each, the most frequent first."""
     parameters, outputs, counts = Counter[str](), Counter[str](), Counter[str]()
     for op in graph.ops:
         counts[op.kind] += 1
@@ -70,7 +70,7 @@ def _cluster_line(cluster: Cluster) -> str:
 
 
 def _devices(cluster: Cluster) -> Table:
-    """A row for devices that are alike."""
+    """The devices, with a row for all devices of equal kind and memory."""
     alike: dict[tuple[str, Any], list[str]] = {}
     for device in cluster.devices:
         alike.setdefault((device.kind, device.memory), []).append(device.name)
@@ -80,7 +80,7 @@ def _devices(cluster: Cluster) -> Table:
 
 
 def _links(cluster: Cluster) -> Table:
-    """A row for links that are alike, the most frequent first."""
+    """The links, with a row for all links of equal properties, the most frequent first."""
     counts = Counter(map(_link, cluster.links))
     rows = tuple((*quantities, count) for quantities, count in counts.most_common())
     columns = dict.fromkeys(("link", "bandwidth", "latency", "duplex"), TEXT) | {"links": COUNT}
@@ -111,7 +111,7 @@ def _strategy_line(strategy: Strategy) -> str:
 
 
 def _placement(strategy: Strategy) -> Table:
-    """A row a device, in the order of the entries."""
+    """The entries of a placement, with a row a device, in the order of the entries."""
     entries: dict[str, list[str]] = {}
     for key, device in strategy.placement.items():
         entries.setdefault(device, []).append(key)
@@ -131,6 +131,6 @@ def _partition(strategy: Strategy) -> Table:
 
 
 def _named(names: list[str]) -> str:
-    """The first of some names."""
+    """The first few names as a text, and the number of the others."""
     more = f", {len(names) - NAMES:,} more" if len(names) > NAMES else ""
     return ", ".join(names[:NAMES]) + more

@@ -1,8 +1,8 @@
-"""Report: what the trace of a step means, in numbers for scripts and notebooks and as text.
+"""Report: the meaning of a step's trace, in numbers for scripts and notebooks and as text.
 
-It is made of sections (``measures.section``), each of which tells its own lines, tables, notes,
-facts and JSON; text, JSON and pages walk over them. A new figure is a part of a section; it needs a
-property here only where somebody asks a Report for it by name.
+It consists of sections (``measures.section``), each with its own lines, tables, notes, facts and
+JSON; text, JSON and pages walk over them. A new figure is a part of a section. It needs a property
+here only where other code reads it from a Report by name.
 """
 
 from __future__ import annotations
@@ -37,19 +37,19 @@ from .measures.usage import LIVE_SHOWN, Devices, DeviceUse, Links, LinkUse, Memo
 from .table import Json, Table, table_html, table_text
 
 Watch = Callable[[Sequence[Any]], Sequence[Any]]
-"""Hands its argument back, and may show how far the walk over it is."""
+"""A function that returns its argument, perhaps with a progress bar around it."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Report(Step):
     """The analysis of one trace. Times are integer ps (``..._ps``) or seconds, sizes bytes, shares
-    0 to 1. Every figure is made when it is first asked for.
+    0 to 1. Every figure is computed when it is first read.
 
-    Where the trace holds several steps, ``steady`` says how they repeat, and all other figures are
-    those of one step: ``step_ps`` is their period, and the rest what happens in ``window``, whole
-    periods that the critical path tiles, shared out among its steps. Memory is that of the whole
-    trace, which ``trace_ps`` ends. Where a ``symmetry`` let some devices represent others, the
-    trace holds these alone; devices, links and hosts are all of the cluster.
+    Where the trace holds several steps, ``steady`` describes how they repeat, and all other figures
+    are for one step: ``step_ps`` is the period of steps; other figures are measured over
+    ``window``, a number of whole periods, and divided by its number of steps. Memory covers the
+    whole trace, up to ``trace_ps``. Where a ``symmetry`` lets some devices represent others, the
+    trace holds only the former; devices, links and hosts of the report are all of the cluster's.
     """
 
     @cached_property
@@ -64,7 +64,7 @@ class Report(Step):
 
     @property
     def trace_ps(self) -> int:
-        """When the whole trace ends, in ps."""
+        """The end of the whole trace in ps."""
         return self.trace.end_ps
 
     @property
@@ -84,7 +84,7 @@ class Report(Step):
 
     @property
     def devices(self) -> tuple[DeviceUse, ...]:
-        """How every device is used, in the order of the cluster."""
+        """The use of every device, in the order of the cluster."""
         return self[Devices].uses
 
     @property
@@ -104,12 +104,12 @@ class Report(Step):
 
     @property
     def links(self) -> tuple[LinkUse, ...]:
-        """How every queue or link is used."""
+        """The use of every queue or link."""
         return self[Links].uses
 
     @property
     def transfer_count(self) -> int:
-        """How many transfers a step makes."""
+        """The number of transfers of a step."""
         return self[Links].count
 
     @property
@@ -124,9 +124,7 @@ class Report(Step):
 
     @property
     def blame(self) -> dict[str, int]:
-        """The critical path of a step by what it is blamed on, in ps; the values add up to
-        ``step_ps``.
-        """
+        """The time of a step's critical path by blame, in ps; the values add up to ``step_ps``."""
         return dict(self[CriticalPath].blame)
 
     @property
@@ -136,17 +134,19 @@ class Report(Step):
 
     @property
     def idle(self) -> float:
-        """The share of working devices' time without computing: all three below together."""
+        """The share of working devices' time in which they do not compute: the sum of ``exposed``,
+        ``hosted`` and ``bubble``.
+        """
         return self[Idle].idle
 
     @property
     def exposed(self) -> float:
-        """The share of working devices' time of exposed communication (``usage``)."""
+        """The share of working devices' time in exposed communication (``usage``)."""
         return self[Idle].exposed
 
     @property
     def hosted(self) -> float:
-        """The share of working devices' time in which they wait for hosts alone (``usage``)."""
+        """The share of working devices' time in which they wait only for hosts (``usage``)."""
         return self[Idle].hosted
 
     @property
@@ -156,8 +156,8 @@ class Report(Step):
 
     @property
     def costs(self) -> Mapping[str, float]:
-        """The share of the op time that was given, measured, or estimated by each rung of the cost
-        ladder (``costs.RUNGS``).
+        """The share of the time of all ops that comes from each rung of the cost ladder
+        (``costs.RUNGS``).
         """
         return self[Costs].rungs
 
@@ -168,7 +168,7 @@ class Report(Step):
 
     @property
     def cost_rel_err(self) -> float | None:
-        """The expected relative error of an op's time, weighted by time (None: not known)."""
+        """The expected relative error of op times, weighted by time (None: not known)."""
         return self.outcome.rel_err
 
     @property
@@ -184,13 +184,13 @@ class Report(Step):
 
     @property
     def whole(self) -> tuple[SplitCost, ...]:
-        """The ops that stay whole beside split ones although they take time."""
+        """The ops that take time and are not split although others are."""
         section = self.get(Splits)
         return () if section is None else section.whole
 
     @property
     def synchronised(self) -> int | None:
-        """How many gradients a policy synchronises (None: there is no policy)."""
+        """The number of gradients that a policy synchronises (None: there is no policy)."""
         return self.outcome.synchronised
 
     @property
@@ -215,8 +215,8 @@ class Report(Step):
 
     @property
     def symmetry(self) -> Symmetry | Expanded | None:
-        """The devices simulated in place of others, or why all were simulated although some look
-        alike.
+        """The devices simulated in place of others, or the reason why all were simulated although
+        some look alike.
         """
         return self.outcome.symmetry
 
@@ -227,12 +227,12 @@ class Report(Step):
 
     @property
     def throughput(self) -> Throughput | None:
-        """Samples, tokens and dollars (None: of a trace alone)."""
+        """Samples, tokens and dollars (None where only a trace is known)."""
         return self.get(Throughput)
 
     @property
     def goodput(self) -> LongRun | None:
-        """The long run that fails at times (None: nothing is told of failures)."""
+        """The long run with failures (None where the scenario has no ``failures``)."""
         return self.get(LongRun)
 
     def require_feasible(self) -> Report:
@@ -254,7 +254,7 @@ class Report(Step):
         return figures
 
     def lines(self) -> Iterator[str]:
-        """The step time, and what has to be known to read it."""
+        """The step time, and the facts that a reader of it has to know."""
         return chain.from_iterable(parts_in_order(self.sections, "lines"))
 
     def asides(self) -> Iterator[str]:
@@ -291,7 +291,7 @@ class Report(Step):
         )
 
     def _repr_html_(self) -> str:
-        # The text takes the notebook's colour, which may be light or dark.
+        # The text has the notebook's own colour, for its background may be light or dark.
         fits = self[Memory].verdict()
         edge = f"4px solid {'#1a7f37' if self.feasible else '#c01c28'};padding-left:8px"
         parts = [
@@ -319,12 +319,13 @@ def run(
     seed: int = 0,
     watch: Watch = lambda parts: parts,
 ) -> Report:
-    """The answer to a scenario, or to the file or object of one: lower, simulate, analyze; see
-    ``load_scenario`` and ``execute``. Raises InputError, MissingCostError, DeadlockError.
+    """The report of a scenario, given as such, as a file or as an object: it is lowered, simulated
+    and analyzed (see ``load_scenario`` and ``execute``). Raises InputError, MissingCostError,
+    DeadlockError.
 
-    With ``draws`` the costs are drawn so many times from their expected errors (``Report.draws``);
-    equal seeds give equal draws. A step that does not fit is an answer and no error
-    (``Report.feasible``).
+    ``draws`` is the number of times that costs are drawn from their expected errors
+    (``Report.draws``); equal seeds give equal draws. A step that does not fit is a result, not an
+    error (``Report.feasible``).
     """
     question = scenario if isinstance(scenario, Scenario) else load_scenario(scenario)
     return analyze(drawn(question, prepared, draws, seed, watch))
@@ -337,7 +338,7 @@ def drawn(
     seed: int = 0,
     watch: Watch = lambda parts: parts,
 ) -> Outcome:
-    """The outcome of a scenario, with so many draws (0: none); ``watch`` as in ``draws_of``."""
+    """The outcome of a scenario, with ``draws`` draws (0: none); ``watch`` as in ``draws_of``."""
     if draws == 0:
         return execute(scenario, prepared)
     from ..oracle.draws import draws_of
@@ -349,9 +350,9 @@ def drawn(
 
 
 def analyze(outcome: Outcome, replays: bool = True) -> Report:
-    """The report of what running a scenario showed.
+    """The report of the outcome of a scenario.
 
-    A trace alone can be analyzed too: ``analyze(Outcome(trace))``. Without ``replays`` PyTorch's
-    allocator is not replayed, which takes longer than all else: what it reserves is left out.
+    A trace alone can be analyzed too: ``analyze(Outcome(trace))``. Without ``replays`` the report
+    lacks the memory that PyTorch's allocator reserves, whose replay takes longer than all the rest.
     """
     return Report(outcome, replays)

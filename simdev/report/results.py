@@ -1,4 +1,4 @@
-"""The results of a sweep as data: a table of all rows, and what can be drawn against what.
+"""The results of a sweep as data for a page: a table of all rows, and the axes of a scatter plot.
 
 ``simdev report`` shows them as a page, ``simdev sweep`` prints the best. A new column is a row of
 MEANINGS (and of ``_TYPES`` where it is no float); ``search/sweep/sweeping.py`` fills it.
@@ -73,7 +73,7 @@ MEANINGS: Mapping[str, str] = {
     "key": "A hash of the content of the scenario and of all files that it names.",
     "simdev": "The version of simdev and a hash of its sources.",
 }
-"""The meanings of the columns of a sweep; columns of fields that were set follow the first."""
+"""The meanings of a sweep's columns; columns of the swept fields stand after the first."""
 _TYPES = {
     "status": "str", "reason": "str", "graph_name": "str", "cluster_name": "str", "engine": "str",
     "feasible": "boolean",
@@ -107,20 +107,20 @@ FIRST = (
 )
 LAST = ("step_time_ps", "engine", "key", "simdev")
 SI_UNITS = ("s", "bytes", "bytes_per_s", "flop_per_s")
-"""Ends of the second column of a field that was set in units."""
+"""Suffixes of the second column that a field set with a unit has, in SI units."""
 DRAWN = "draws_ps"
-"""The step times of draws in a row that is no table yet."""
+"""The key of the step times of draws in a row before rows become a table."""
 SHARES = (
     "beats_best", "first_in_draws", "utilization", "bubble", "exposed_communication",
     "cost_estimated", "cost_rel_err", "goodput",
 )  # fmt: skip
-LARGEST = 1e200  # in ps, too, a float must hold it
-# simdev.sweep writes a ' before a text in CSV that begins so
+LARGEST = 1e200  # a float must hold the value in ps, too
+# simdev.sweep writes a ' before a text in CSV that begins with one of these
 FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
 def results_data(results: pd.DataFrame, source: str) -> Json:
-    """All that the page of a sweep shows; columns without any value are left out."""
+    """The data of the page of a sweep; columns without any value are left out."""
     swept = _Sweep.of(results)
     statuses = results["status"].value_counts(sort=False).items()
     counts = ", ".join(f"{count:,} {status}" for status, count in statuses)
@@ -141,14 +141,14 @@ def results_data(results: pd.DataFrame, source: str) -> Json:
 
 
 def results_ranking(results: pd.DataFrame) -> Ranking:
-    """Which rows of a sweep are the best."""
+    """The ranking of a sweep's rows."""
     return _Sweep.of(results).ranks
 
 
 @dataclass(frozen=True, slots=True)
 class _Sweep:
-    """The results of a sweep: its columns with values, the names of fields that were set, and its
-    best rows.
+    """The results of a sweep: its columns with values, the names of the swept fields, and the
+    ranking of its rows.
     """
 
     columns: Mapping[str, list[Any]]
@@ -157,8 +157,8 @@ class _Sweep:
 
     @classmethod
     def of(cls, results: pd.DataFrame) -> _Sweep:
-        """The columns in the order of the page; settings are between the scenario and its
-        status.
+        """The results of a frame, columns in the order of the page. The frame's columns between
+        ``scenario`` and ``status`` are the swept fields.
         """
         every = [str(name) for name in results]
         was_set = every[every.index("scenario") + 1 : every.index("status")]
@@ -180,7 +180,7 @@ class _Sweep:
         return [name for name in self.varied if name not in second]
 
     def title(self) -> str:
-        """The question (what was swept over what) and its answer."""
+        """The question of the sweep (model, cluster and swept fields) and its answer."""
         columns, ranks = self.columns, self.ranks
         parts = [
             {str(columns[name][row]) for row in ranks.order if name in columns}
@@ -200,7 +200,7 @@ class _Sweep:
         if ranks.order and ranks.goals:
             best = {name: values[ranks.order[0]] for name, values in columns.items()}
             values = [f"{_short(name)} {best[name]}" for name in self.fields]
-            # Where nothing was set, its scenario.
+            # Where nothing was swept, the name of its scenario.
             yield "best", ", ".join(values) or PurePath(str(best["scenario"])).name
             yield "its step", format_ps(best["step_time_s"])
             for name in ("samples_per_s", "tokens_per_s"):
@@ -214,12 +214,12 @@ class _Sweep:
             yield "on the front", f"{len(ranks.front):,} of {len(ranks.order):,}"
 
     def axes(self) -> dict[str, str]:
-        """The axes of the scatter plot at first: the goal over the first number that was set,
-        coloured by another setting.
+        """The first axes of the scatter plot: the goal over the first swept number, coloured by
+        another swept field.
         """
         columns, goals = self.columns, self.ranks.goals
         x = next((name for name in self.varied if _kind(name, columns[name]) != TEXT), None)
-        # Nothing that was set is a number: size is the next best reason for a longer step.
+        # No swept field is a number: size is the next best reason for a longer step.
         if x is None:
             x = "ops" if len(set(map(str, columns.get("ops", [])))) > 1 else "scenario"
         others = [name for name in self.varied if not x.startswith(name)]
@@ -233,7 +233,7 @@ def _short(name: str) -> str:
 
 
 def _rank(name: str) -> int:
-    """The scenario and what was set, then what is asked for most, then the rest."""
+    """The place of a column: the scenario and swept fields, the most important, then others."""
     if name in FIRST:
         return 1 + FIRST.index(name)
     return 99 if name in LAST else 50 if name in COLUMNS else 0
@@ -245,7 +245,7 @@ def in_seconds(name: str) -> bool:
 
 
 def kind_of(name: str, shares: Collection[str]) -> str:
-    """How cells of a column of numbers are shown, by its name; ``shares`` are names of shares."""
+    """The kind of cell for a column of numbers, by its name; ``shares`` are the names of shares."""
     if name.endswith("_bytes_per_s"):
         return RATE
     if in_seconds(name):
@@ -254,7 +254,7 @@ def kind_of(name: str, shares: Collection[str]) -> str:
 
 
 def _values(column: pd.Series[Any], name: str) -> list[Any]:
-    """JSON's own values; times in ps, so that they are shown like all others."""
+    """The values of a column for JSON; times in ps, like all times of pages."""
     values = [_plain(value) for value in column.tolist()]
     if not (in_seconds(name) and _numeric(values)):
         return values
@@ -289,7 +289,9 @@ def is_results(path: str) -> bool:
 
 
 def _read_parquet(file: BytesIO) -> pd.DataFrame:
-    """A table that is not larger than any text may be: a column of one value takes no bytes."""
+    """A table from Parquet. Raises InputError where it has more values than a text may hold: a
+    column of equal values takes almost no bytes in the file.
+    """
     import pandas as pd
     from pyarrow.parquet import read_metadata, read_table
 
@@ -300,7 +302,7 @@ def _read_parquet(file: BytesIO) -> pd.DataFrame:
         raise InputError(f"holds more than {MAX_VALUES} values")
     if sum(group.total_byte_size for group in groups) > MAX_TEXT:
         raise InputError(f"unpacks to more than {MAX_TEXT >> 20} MiB")
-    # pandas takes texts as they are, and fails where one that is no UTF-8 is looked at.
+    # pandas accepts texts that are no UTF-8, and fails later where one is read.
     read_table(file).validate(full=True)
     file.seek(0)
     return pd.read_parquet(file)
@@ -320,7 +322,7 @@ def read_results(path: str) -> pd.DataFrame:
         raise InputError(
             "cannot be read as Parquet: a name or a type in it is none", path
         ) from None
-    # what pandas and pyarrow raise for broken files
+    # the errors that pandas and pyarrow raise for broken files
     except (ValueError, OSError) as error:
         kind = "Parquet" if is_parquet else "CSV"
         reason = reason_of(error).partition("\n")[0] or "broken"
@@ -340,7 +342,7 @@ def read_results(path: str) -> pd.DataFrame:
 
 
 def _is_no_figure(table: pd.DataFrame, name: str) -> bool:
-    """Whether a column of figures holds something else, or what no page could show."""
+    """Whether a column of figures holds other values, or numbers that no page could show."""
     from pandas.api.types import is_numeric_dtype
 
     if name not in table.columns or COLUMNS[name] in ("str", "boolean"):
@@ -352,7 +354,9 @@ def _is_no_figure(table: pd.DataFrame, name: str) -> bool:
 
 
 def _read_csv(text: str) -> pd.DataFrame:
-    """Only what is empty is no value, and names are text: a scenario may be called NA, or 007."""
+    """A table from CSV. Only an empty cell is a missing value, and names stay texts: a scenario may
+    be called NA, or 007.
+    """
     import pandas as pd
 
     texts = {"scenario": "str"} | {name: "str" for name, kind in COLUMNS.items() if kind == "str"}

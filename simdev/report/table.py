@@ -200,6 +200,8 @@ RATES = (
     Goal("tokens_per_s", "most tokens a second", True),
     Goal("samples_per_s", "most samples a second", True),
 )
+KEPT = Goal("steps_per_day", "most steps a day that count", True)
+"""Decides between steps of equal length in a long run with failures."""
 BESIDE = Goal("devices", "fewest devices"), Goal("peak_bytes", "least memory")
 """Figures given up for speed, told where they differ between rows."""
 
@@ -255,13 +257,16 @@ class Ranking:
 
 def ranking(columns: Columns, usable: Sequence[bool], sizes: Sequence[Any]) -> Ranking:
     """``usable`` says which rows fit and have figures; ``sizes`` are their batches: where these
-    differ, steps cannot be compared, and what is trained a second counts.
+    differ, steps cannot be compared, and what is trained a second counts. Where all steps take the
+    same time, that which counts of a long run decides.
     """
     rows = [number for number, is_usable in enumerate(usable) if is_usable]
     apart = tuple(number for number, is_usable in enumerate(usable) if not is_usable)
     first = FASTEST
     if len({sizes[row] for row in rows}) > 1:
         first = next((goal for goal in RATES if _is_whole(columns, goal, rows)), FASTEST)
+    elif _differs(columns, KEPT, rows) and not _differs(columns, FASTEST, rows):
+        first = KEPT
     if not _is_whole(columns, first, rows):
         return Ranking(tuple(rows), (), apart, ())
     goals = (first, *(goal for goal in BESIDE if _differs(columns, goal, rows)))

@@ -1,19 +1,19 @@
-"""What-ifs: the gain of a step where a device, a link or a class of ops is faster, simulated again.
+"""What-ifs: the gain of a step if a device, a link or a class of ops were faster, by simulation.
 
-Of a scenario every answer is the step time of a run of the changed scenario. On a faster device
-every op takes its share of the time; gaps stay, and how fast a server adds up belongs to the
-policy. Faster hosts dispatch every op, or a step's graph, in their share of the time. A faster link
-has more bandwidth, its latency stays, routes are chosen anew, and measured collectives follow
-(``collectives.Crossing``). Collectives, as a class, take their share of the time, whatever costs
-them.
+For a scenario every answer is the step time of a run of the changed scenario. On a device that is
+``factor`` times faster every op takes 1 / factor of its time; gaps stay, and so does the speed at
+which a server adds up, which belongs to the policy. Faster hosts dispatch every op, or a step's
+graph, in 1 / factor of the time. A faster link has more bandwidth and its old latency; routes are
+chosen anew, and measured collectives follow (``collectives.Crossing``). The class of collectives
+takes 1 / factor of its time, whatever its cost comes from.
 
-Of a saved run only the tasks and the queues are known. So its tasks are shortened as they ran,
-and messages that wait for credit keep their order. The devices, queues and phases of a large model
-are treated in this way, too. Here all that is sent through a queue takes its share of the time,
-held latency included, so the answer is a bound: no faster link could bring more. Resources of a
+For a saved run only tasks and queues are known. So its tasks are shortened as they ran, and
+messages that wait for credit keep their order. The devices, queues and phases of a large model are
+treated in this way, too. Here everything sent through a queue takes 1 / factor of its time, with
+the held latency, so the answer is a bound: no faster link could bring more. Faster resources of a
 large model's machines are runs of the changed scenario.
 
-The page of ``simdev report`` asks it (``report/page/__init__.py``, its notes in ``step.py`` there).
+The page of ``simdev report`` shows them (``report/page/__init__.py``, its notes in ``step.py``).
 Changed machines are made by ``execution/changes.py``, whose RESOURCES name the resources. Guarded
 by ``tests/report/test_whatif.py`` and ``tests/scenario/test_changes.py``.
 """
@@ -43,8 +43,7 @@ from .measures.spans import computing_mask, transfer_mask
 from .measures.usage import Carrier, carriers
 from .report import Report, run
 
-# A step in which something takes a part of its time, simulated again: a run of the changed
-# scenario.
+# A run of the changed scenario, in which some tasks take a part of their time.
 # Lowering takes durations as they are given, so a step is lowered once, and durations are changed
 # in what was lowered and repeated (execution/factors.py). Where the strategy itself depends on
 # times, it is lowered anew.
@@ -54,7 +53,7 @@ BALANCED = ("model-parallel", "expert")  # short forms that cut layers into stag
 
 @dataclass(frozen=True, slots=True)
 class OpSelection:
-    """The ops of a class on a device, by its index (None: of any)."""
+    """The ops of a class (None: of all classes) on a device, given by its index (None: on all)."""
 
     of_class: str | None = None
     device: int | None = None
@@ -62,9 +61,10 @@ class OpSelection:
 
 @dataclass(frozen=True, slots=True)
 class FasterStep:
-    """A scenario lowered to one step, of which something takes 1 / ``factor`` of its time.
+    """A scenario lowered to one step, of which chosen tasks take 1 / ``factor`` of their time.
 
-    ``kinds`` are the kinds of the ops by name, by which they are of a class (none: phases).
+    ``kinds`` has the kinds of the ops by name, which decide their classes (empty: classes are
+    phases).
     """
 
     scenario: Scenario
@@ -75,8 +75,8 @@ class FasterStep:
     kinds: Mapping[str, str]
 
     def step_ps(self, chosen: Bools, ops: OpSelection | None, engine: str) -> int:
-        """The step time in ps where the chosen tasks are faster; ``ops``: those that they are, if
-        any.
+        """The step time in ps where the chosen tasks are faster; ``ops`` are the ops of these
+        tasks, if they belong to ops.
 
         Raises InputError, DeadlockError.
         """
@@ -126,9 +126,10 @@ class FasterStep:
         )
 
     def _strategy(self, ops: OpSelection) -> Strategy:
-        """The strategy with a short form written out that the changed times may balance otherwise.
+        """The strategy, with a short form expanded where the changed times may balance its stages
+        differently.
 
-        A whole device that is faster changes nothing: layers are weighed on one device.
+        A faster device changes no balance, for layers are weighed on a single device.
         """
         strategy = self.scenario.strategy
         if strategy.short not in BALANCED or ops.of_class is None:
@@ -141,14 +142,16 @@ class FasterStep:
         return without_short(faster, cluster, strategy, self.prepared.costs)
 
     def _faster(self, i: int, op: Op) -> Op:
-        """The op with a part of its time on every kind of device that it is known of."""
+        """The op with 1 / ``factor`` of its time, on every kind of device where that is known."""
         devices = self.prepared.cluster.devices
         costs = {device.kind: self.prepared.cost(i, d) for d, device in enumerate(devices)}
         times = {kind: cost.seconds / self.factor for kind, cost in costs.items() if cost}
         return replace(op, time=times)
 
     def _durations(self, split: Prepared, ops: OpSelection) -> Ints:
-        """Durations in ps by op and device of what the strategy made; collectives keep theirs."""
+        """Durations in ps by op and device of the split graph, with the chosen ops faster;
+        collectives keep their durations.
+        """
         rows = [
             self._is_of(op, ops) and i not in split.rings for i, op in enumerate(split.graph.ops)
         ]
@@ -161,7 +164,7 @@ class FasterStep:
 
 
 def part_of(duration: Ints, chosen: Bools, factor: int) -> Ints:
-    """The durations, those chosen divided by the factor and rounded up."""
+    """The durations, with the chosen ones divided by the factor and rounded up."""
     # A duration that is not known is below 0 and stays.
     return np.where(chosen & (duration > 0), -(-duration // factor), duration)
 
@@ -173,19 +176,19 @@ def faster(graph: TaskGraph, chosen: Bools, factor: int) -> TaskGraph:
 
 
 FACTOR = 2
-RESOURCE = "resource"  # the kind of what all machines of a large model have
-MOST = 48  # so many devices and queues, the busiest
-MOST_LINKS = 16  # so many links, the busiest: each needs a lowering of its own
+RESOURCE = "resource"  # the kind of a what-if about all machines of a large model
+MOST = 48  # the busiest devices and queues that are tried
+MOST_LINKS = 16  # the busiest links that are tried: each needs a lowering of its own
 
 
 @dataclass(frozen=True, slots=True)
 class WhatIf:
-    """One answer: what is of this ``kind`` (device, links, link, queue, op class, phase, hosts,
-    resource) and name made faster.
+    """An answer: the step with one part made faster, given by its ``kind`` (device, links, link,
+    queue, op class, phase, hosts, resource) and ``name``.
 
-    ``busy_ps`` is the time in which it works in the step as it is (None: not known), ``step_ps``
-    the step time with it faster, ``gain`` the share of the step time that this saves (below 0 where
-    the step gets longer).
+    ``busy_ps`` is the time in which the part works in the unchanged step (None: not known),
+    ``step_ps`` the step time with the faster part, ``gain`` the share of the step time that this
+    saves (below 0 where the step gets longer).
     """
 
     kind: str
@@ -197,7 +200,7 @@ class WhatIf:
 
 @dataclass(frozen=True, slots=True)
 class _Case:
-    """Something to make faster, and the step time (ps) with it, by an engine."""
+    """A part to make faster, and a function from an engine to the step time (ps) with it."""
 
     kind: str
     name: str
@@ -207,7 +210,7 @@ class _Case:
 
 @dataclass(frozen=True)
 class _Subject:
-    """The step of a report, parts of which are made faster, and its scenario lowered again (None:
+    """The step of a report whose parts are made faster, and its scenario lowered again (None where
     only the tasks of the trace are known).
     """
 
@@ -217,7 +220,7 @@ class _Subject:
 
     @cached_property
     def trace(self) -> Trace:
-        """The trace as its tasks are counted."""
+        """The trace with its tasks as the window counts them (``period.in_step``)."""
         return in_step(self.report.trace, self.report.steady)
 
     def busy_ps(self, start: Ints, finish: Ints) -> int:
@@ -235,25 +238,25 @@ def what_ifs(
     """Every device, link and class of ops made ``factor`` times faster, one at a time; the largest
     gain first.
 
-    ``kinds`` are the kinds of the ops by name, None where they are not known (then the phases are
-    the classes); ``scenario`` is what the report answers, None for a saved run; ``watch`` may show
-    how far it is. Raises InputError.
+    ``kinds`` has the kinds of the ops by name (None: not known, classes are phases); ``scenario``
+    is the scenario of the report (None: a saved run); ``watch`` may show progress. Raises
+    InputError.
     """
     if scenario is not None and scenario.disturbances is not None:
-        # What one thing gains would drown in noise.
+        # The gain of a single part would drown in noise.
         scenario = replace(scenario, disturbances=None)
         report = run(of_every_device(scenario))
     elif scenario is not None and isinstance(report.symmetry, Symmetry):
-        # Each device is asked about, so every one has to be simulated.
+        # Every device has a what-if of its own, so all of them have to be simulated.
         report = run(of_every_device(scenario))
     of_graph = scenario is not None and isinstance(scenario.graph, Graph)
     lowered = FasterStep.of(scenario, factor, kinds or {}) if scenario and of_graph else None
-    # All cases first: how many there are decides which engine is worth its compilation.
+    # All cases first: their number decides whether the compiled engine is worth its compilation.
     cases = list(_cases(_Subject(report, factor, lowered), kinds))
     if scenario is not None and not of_graph:
         cases += [_resource(scenario, name, factor) for name in RESOURCES]
     engine = choose("auto", len(report.trace.task_graph.tasks) * (len(cases) + 1))
-    # What is compared is simulated alike: a saved run may claim any step time.
+    # The unchanged step is simulated in the same way: a saved run may claim any step time.
     base = report.step_ps if lowered else step_time_ps(simulate(report.trace.task_graph, engine))
     answers = []
     for case in watch(cases):
@@ -275,7 +278,7 @@ def _cases(subject: _Subject, kinds: Mapping[str, str] | None) -> Iterator[_Case
 def _shorter(
     subject: _Subject, chosen: Bools, kind: str, name: str, ops: OpSelection | None = None
 ) -> _Case:
-    """The chosen tasks take a part of their time; ``ops`` are the ops that they are, if any."""
+    """The case of chosen tasks that take a part of their time; ``ops`` are their ops, if any."""
     trace, lowered = subject.trace, subject.lowered
 
     def step_ps(engine: str) -> int:
@@ -287,8 +290,8 @@ def _shorter(
 
 
 def _resource(scenario: Scenario, name: str, factor: int) -> _Case:
-    """The case of a resource of all machines of a large model, lowered anew, with symmetry as the
-    step itself.
+    """The case of a resource of all machines of a large model, lowered anew, with the symmetry of
+    the unchanged step.
     """
 
     def step_ps(engine: str) -> int:
@@ -328,8 +331,8 @@ def _classes(subject: _Subject, kinds: Mapping[str, str] | None) -> Iterator[_Ca
 
 
 def _queues(subject: _Subject) -> Iterator[_Case]:
-    """The queues, half-links and pairs of devices that transfers go through; a collective goes
-    through many at once.
+    """The cases of queues, half-links and pairs of devices that carry transfers. Collectives, which
+    hold many at once, do not count.
     """
     trace, task_graph = subject.trace, subject.trace.task_graph
     sends = transfer_mask(task_graph) & ~task_graph.of_kind(COLLECTIVE)
@@ -350,7 +353,7 @@ def _busiest(cases: Iterable[_Case]) -> list[_Case]:
 
 
 def _carrier(subject: _Subject, carrier: Carrier, through: Ints) -> _Case:
-    """The carrier made faster for the tasks that go through it."""
+    """The case of a carrier that is faster for the tasks that go through it."""
     trace, task_graph = subject.trace, subject.trace.task_graph
     if task_graph.tasks.flow[through].any():
         busy = subject.busy_ps(carrier.start, trace.finish[carrier.tasks])
@@ -361,7 +364,7 @@ def _carrier(subject: _Subject, carrier: Carrier, through: Ints) -> _Case:
 
 
 def _wider(subject: _Subject, rows: Sequence[int], name: str, busy_ps: int | None) -> _Case:
-    """Half-links that flows share have more bandwidth."""
+    """The case of shared half-links with more bandwidth."""
 
     def step_ps(engine: str) -> int:
         task_graph = subject.trace.task_graph
@@ -373,17 +376,17 @@ def _wider(subject: _Subject, rows: Sequence[int], name: str, busy_ps: int | Non
 
 
 def _links(subject: _Subject, lowered: FasterStep) -> Iterator[_Case]:
-    """The links that carry something, by kind and one by one."""
+    """The cases of links that carry something: all of a kind together, then one by one."""
     links, serve = lowered.scenario.cluster.links, lowered.prepared.fabric.links_serve
     used: Mapping[int, int] = {}
     if transfer_mask(subject.trace.task_graph).any():
         used = _carrying(subject) if serve else _carrying_as_queues(lowered)
 
     def wired(rows: Sequence[int], kind: str, name: str, busy_ps: int | None = None) -> _Case:
-        # Simulated when it is asked for, so that a bar can show how far it is.
+        # Simulated only when it is called, so that a progress bar can count the cases.
         return _Case(kind, name, busy_ps, lambda engine: _wired_ps(lowered, rows, engine))
 
-    # A single kind would be the line for all links once more.
+    # A single kind would only repeat the line for all links.
     kinds = sorted({links[i].kind for i in used})
     for kind in kinds if len(kinds) > 1 else ():
         yield wired([i for i in used if links[i].kind == kind], "links", kind or "of no kind")
@@ -394,14 +397,14 @@ def _links(subject: _Subject, lowered: FasterStep) -> Iterator[_Case]:
 
 
 def _link_of(lowered: FasterStep) -> list[int]:
-    """The row of the link of each half-link."""
+    """The index of each half-link's link in the cluster."""
     cluster = lowered.scenario.cluster
     row = {id(link): i for i, link in enumerate(cluster.links)}
     return [row[id(half_link.link)] for half_link in cluster.half_links]
 
 
 def _carrying(subject: _Subject) -> Mapping[int, int]:
-    """The rows of the links that carry something in either direction, and for how long (ps)."""
+    """The links (by index) that carry something in either direction, with their busy ps."""
     assert subject.lowered is not None
     trace, half_links = subject.trace, subject.lowered.scenario.cluster.half_links
     carried = {carrier.name: carrier for carrier in carriers(trace)}
@@ -418,11 +421,11 @@ def _carrying(subject: _Subject) -> Mapping[int, int]:
 
 
 def _carrying_as_queues(lowered: FasterStep) -> Mapping[int, int]:
-    """The rows of links with their ps by lowering to queues of links, where every message holds
-    what it passes: links that are no queues, and that nothing shares, count as if they were.
+    """The links (by index) that carry something, with their busy ps, where links are no queues: the
+    scenario is lowered with a queue for each link, which every message holds as it passes.
     """
     scenario, link_of = lowered.scenario, np.array(_link_of(lowered), np.int64)
-    # A sequence may name queues that are not there.
+    # A sequence of the strategy may name queues that this lowering does not have.
     strategy = replace(scenario.strategy, order=Order())
     if isinstance(strategy.sync, Sync):
         strategy = replace(strategy, sync=replace(strategy.sync, hold="together"))
@@ -437,7 +440,7 @@ def _carrying_as_queues(lowered: FasterStep) -> Mapping[int, int]:
 
 
 def _wired_ps(lowered: FasterStep, rows: Collection[int], engine: str) -> int:
-    """The step time in ps where these links have more bandwidth."""
+    """The step time in ps if the links ``rows`` had more bandwidth."""
     scenario = lowered.scenario
     cluster = with_links(scenario.cluster, lowered.factor, rows=rows)
     step = lower_step(lowered.prepared.on(cluster), scenario.strategy, lowered.repeated)

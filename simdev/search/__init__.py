@@ -1,11 +1,11 @@
-"""Searching for placements: the placers and partitioners of the papers, clients of the oracle.
+"""Search for placements: the placers and partitioners of the papers, as clients of the oracle.
 
 ``search`` runs a method of METHODS (or an object with ``ask`` and ``tell``) on a scenario or an
 oracle. ``compare`` and ``run_comparison`` run several methods on several questions. ``confirm``
-judges a result by the reference engine and the checker, and ``present_cost`` is the cost that a
-result has to beat. prepare.py makes graphs smaller before they are placed; features.py tells
-learners a question as arrays. Some methods learn (``simdev.learn``): ``load_policy`` reads the
-policies that they keep.
+checks a result by the reference engine and the checker, and ``present_cost`` is the cost of the
+strategy that a scenario already has. prepare.py makes graphs smaller before they are placed;
+features.py turns a question into arrays for learners. Some methods learn (``simdev.learn``):
+``load_policy`` reads the policies that they save.
 
 The commands and ``simdev/__init__.py`` call this package. A new method is a function of a ``Trial``
 and a row of methods.py.
@@ -44,7 +44,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Comparisons, which a search does without, are imported when they are first asked for."""
+    """Import comparisons when they are first used: a search does without them."""
     if name not in ("Comparison", "compare", "run_comparison"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return globals().setdefault(name, getattr(import_module(".comparison", __name__), name))

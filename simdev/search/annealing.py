@@ -1,9 +1,8 @@
-"""Simulated annealing: what annealers have in common (temperatures, rounds, chains), moves of
+"""Simulated annealing: the common parts of annealers (temperatures, rounds, chains), moves of
 single groups, and adaptive annealing (ours), whose moves a policy learns while it searches.
 
-methods.py names ``annealing`` and ``adaptive``. Clusters of groups grow in
-``kernels/clusters.py``. FlexFlow (``soap/flexflow.py``) walks over splits by a rule of its own and
-shares the chains alone.
+methods.py names ``annealing`` and ``adaptive``. Clusters of groups grow in ``kernels/clusters.py``.
+FlexFlow (``soap/flexflow.py``) walks over splits by a rule of its own and shares only the chains.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from .kernels.clusters import Growth, grow
 from .space import energy, rank_of
 from .trial import Trial, Walk, best_start
 
-PROBES = 64  # moves from the start that tell the first temperature
+PROBES = 64  # moves from the start that set the first temperature
 COOLING = 0.01  # last temperature over the first
 COLDEST = 1e-6
 STAGES = (1, 2, 4)  # lengths of the rounds of chains, each of which begins hot again; ours
@@ -33,31 +32,32 @@ BLOCK = 64  # moves drawn at a time, under one temperature
 
 
 class Moves(Protocol):
-    """Moves of one walk at a time, and what is remembered of them from walk to walk."""
+    """Moves of one walk at a time, and the ``memory`` that they keep from walk to walk."""
 
     memory: Any
 
     def begin(self, walk: Walk) -> None:
-        """The walk that moves from here on."""
+        """Move this walk from now on."""
 
     def block(self, temperature: float) -> None:
-        """Some moves under one temperature. Raises SpentError."""
+        """Make some moves under one temperature. Raises SpentError."""
 
 
 Kind = Callable[[Trial, Ints, Any], Moves]
-"""Makes moves of some groups, with what others of the kind remembered (None: nothing yet)."""
+"""Makes Moves of some groups, with the ``memory`` of earlier Moves of the kind (None: none yet)."""
 
 
 def movable_groups(trial: Trial) -> Ints:
-    """The groups that have a choice."""
+    """The groups with a choice of devices."""
     choices = enumerate(trial.problem.choices)
     return np.array([group for group, able in choices if len(able) > 1], np.int64)
 
 
 def mean_change(trial: Trial, walk: Walk, movable: Ints) -> float:
-    """The mean relative change by random moves that change anything, at least COLDEST.
+    """The mean relative change of the energy by random moves that change it, at least COLDEST.
 
-    Worsenings alone would say nothing of a bad start, and the search would never climb.
+    Improvements count too: around a bad start almost no move is a worsening, and with worsenings
+    alone the walk would begin too cold to climb.
     """
     oracle, random = trial.problem.oracle, trial.budget.random
     base, changes = energy(oracle, walk.cost), []
@@ -70,7 +70,9 @@ def mean_change(trial: Trial, walk: Walk, movable: Ints) -> float:
 
 
 def cool(trial: Trial, moves: Moves, placement: Ints, hot: float, begin: float, end: float) -> None:
-    """One walk from a placement, from hot to cold over a part of the budget (shares of it)."""
+    """A walk from a placement, cooled down over a part of the budget (shares ``begin`` to
+    ``end``).
+    """
     budget = trial.budget
     moves.begin(trial.walk(placement))
     while budget.share < end or end == 1.0:
@@ -87,7 +89,7 @@ class Cooling:
     hot: float
 
     def advance(self, trial: Trial, chain: Chain) -> None:
-        """From hot to cold over the whole budget of a round."""
+        """Cool down over the whole budget of a round."""
         moves = self.kind(trial, self.movable, chain.memory)
         walk = trial.walk(chain.where, known=True)
         moves.begin(walk)
@@ -102,8 +104,8 @@ class Cooling:
 def accepted(
     oracle: Oracle, walk: Walk, groups: int | Ints, device: int, current: float, luck: float
 ) -> float | None:
-    """The energy after a move that worsens the ``current`` one by no more than the share ``luck``,
-    and is made; None where it is not.
+    """Propose a move, and make it where it worsens the ``current`` energy by at most the share
+    ``luck``. Returns the new energy, or None where the move is rejected.
     """
     most = current * (1.0 + luck)
     cost = walk.propose_within(groups, device, most / 1e12)
@@ -115,8 +117,8 @@ def accepted(
 
 def anneal(trial: Trial, kind: Kind, races: int, racing: float, rounds: int) -> None:
     """Anneal by one kind of moves: ``races`` short walks from the best start share the first part
-    ``racing`` of the budget; then come ``rounds``, each hot again at the best placement so far. In
-    chains instead, where the trial asks for several. Raises SpentError.
+    ``racing`` of the budget; then come ``rounds``, each hot again at the best placement so far.
+    With several chains these rounds run in chains instead. Raises SpentError.
     """
     start, movable = best_start(trial), movable_groups(trial)
     if start is None or not len(movable):
@@ -146,9 +148,9 @@ def annealing(trial: Trial) -> None:
     of a neighbour.
 
     A worsening by a factor 1 + x is accepted with probability exp(-x / temperature). The first
-    temperature is the mean change by moves from the start, for the better or the worse, so it has
-    no scale to set; it falls geometrically with the share of the budget, in three rounds. What does
-    not fit counts as slower by the factor 1 + its relative excess.
+    temperature is the mean change by moves from the start, better or worse, so it needs no scale as
+    a setting; it falls geometrically with the share of the budget, in three rounds. A placement
+    that does not fit counts as slower by the factor 1 + its relative excess.
     """
     anneal(trial, Singles, races=0, racing=0.0, rounds=3)
 
@@ -163,11 +165,11 @@ class Singles:
         self._able = [devices.tolist() for devices in trial.problem.choices]
 
     def begin(self, walk: Walk) -> None:
-        """The walk that moves from here on."""
+        """Move this walk from now on."""
         self._walk = walk
 
     def block(self, temperature: float) -> None:
-        """Some moves under one temperature. Raises SpentError."""
+        """Make some moves under one temperature. Raises SpentError."""
         walk, oracle, random = self._walk, self._trial.problem.oracle, self._trial.budget.random
         current, where = energy(oracle, walk.cost), walk.where
         lucks = random.exponential(temperature, BLOCK).tolist()
@@ -183,12 +185,12 @@ class Singles:
 def draw_device(
     luck: float, near: Sequence[int], where: Sequence[int], allowed: Sequence[int]
 ) -> int:
-    """A device: that of a random neighbour, or any; ``luck`` is uniform in [0, 1)."""
+    """The device of a random neighbour, or any allowed device; ``luck`` is uniform in [0, 1)."""
     if luck < NEAR and near:
         device = where[near[int(luck / NEAR * len(near))]]
         if device in allowed:
             return device
-    # What is left of the number is uniform again, so that one draw a move is enough.
+    # The rest of ``luck`` is uniform again, so that one draw per move is enough.
     share = luck / NEAR if luck < NEAR else (luck - NEAR) / (1 - NEAR)
     return allowed[int(share * len(allowed))]
 
@@ -196,19 +198,19 @@ def draw_device(
 # Moves of clusters, which are connected groups on one device.
 
 RATE = 0.03  # how far the logits of kinds of moves go in an update
-UNIFORM = 0.4  # share of proposals of a kind that is drawn evenly: what pays changes on the way
-MEMORY = 0.98  # of the gains of earlier updates
+UNIFORM = 0.4  # share of proposals whose kind is drawn evenly, since the best kind changes
+MEMORY = 0.98  # weight of the gains of earlier updates, per update
 MOST = 6.0  # how far a logit may be below the largest
 PARTS = 4  # a cluster has at most a fourth of the groups
 
 
 def adaptive(trial: Trial) -> None:
-    """Simulated annealing over moves of connected clusters (ours), of which a policy learns the
-    sizes, and whether a neighbour's device is tried or any.
+    """Simulated annealing over moves of connected clusters (ours). A policy learns which sizes to
+    draw, and whether to try a neighbour's device or any.
 
-    What a cluster is has no scale to set: sizes are powers of two up to a fourth of the groups.
-    Several short walks from the best start choose the basin, for what they end in differs more than
-    what is left to gain there; the best of all is then refined.
+    Clusters need no scale as a setting: sizes are powers of two up to a fourth of the groups.
+    Several short walks from the best start choose the basin, since their ends differ by more than a
+    longer walk would gain; the best of all is then refined.
     """
     anneal(trial, Clustered, races=4, racing=1 / 3, rounds=2)
 
@@ -226,11 +228,11 @@ class Clusters:
     def around(
         self, group: int, size: int, where: Ints, random: np.random.Generator
     ) -> tuple[Ints, Ints]:
-        """A cluster of at most ``size`` groups around one, and the devices of neighbours on other
-        devices, each as often as it was met; ``where`` is each group's device.
+        """A cluster of at most ``size`` groups around ``group``, and the devices of neighbours on
+        other devices, each as often as it was met; ``where`` is each group's device.
 
-        As in Wolff's cluster updates (1989) it grows along edges between equals; which edge is next
-        is drawn, so that clusters differ.
+        As in Wolff's cluster updates (1989) it grows along edges between equals; the next edge is
+        drawn at random, so that clusters differ.
         """
         columns, edges = self._columns, int(self._near.ptr[group + 1] - self._near.ptr[group])
         count = grow(columns.handle, where, group, size, random.random(2 * size + edges))
@@ -239,10 +241,10 @@ class Clusters:
 
 
 class Mixture:
-    """A policy over ``count`` kinds of moves: a softmax that climbs what a proposal gains in the
-    mean (REINFORCE, Williams 1992), with the mean of all kinds as its baseline.
+    """A policy over ``count`` kinds of moves: a softmax that climbs the mean gain of a proposal
+    (REINFORCE, Williams 1992), with the mean of all kinds as its baseline.
 
-    Gains are remembered with less and less weight, since one update sees a handful of each kind.
+    Earlier gains fade, but are remembered, since one update sees only a handful of each kind.
     """
 
     def __init__(self, count: int) -> None:
@@ -251,18 +253,18 @@ class Mixture:
 
     @property
     def chances(self) -> Floats:
-        """The chance of each kind."""
+        """The probability of each kind."""
         weights = np.exp(self._logits - self._logits.max())
         chances: Floats = (1.0 - UNIFORM) * weights / weights.sum() + UNIFORM / len(weights)
         return chances
 
     def draw(self, random: Generator, count: int) -> list[int]:
-        """Kinds of so many moves."""
+        """The kinds of the next ``count`` moves."""
         kinds: list[int] = random.choice(len(self._logits), count, p=self.chances).tolist()
         return kinds
 
     def learn(self, gained: Sequence[tuple[int, float]]) -> None:
-        """Learn from proposals, each a kind and what it gained (of any scale)."""
+        """Learn from proposals: pairs of a kind and its gain (of any scale)."""
         kinds, gains = [kind for kind, _ in gained], [gain for _, gain in gained]
         counts = np.bincount(np.array(kinds, np.int64), minlength=len(self._logits))
         self._counts = MEMORY * self._counts + counts
@@ -279,7 +281,7 @@ class Mixture:
 
 
 class Clustered:
-    """Moves of clusters; what walk after walk remembers is what the policy learned."""
+    """Moves of clusters; their ``memory`` is the policy."""
 
     def __init__(self, trial: Trial, movable: Ints, memory: Mixture | None) -> None:
         self._trial, self._movable = trial, movable
@@ -292,14 +294,14 @@ class Clustered:
         self.memory = Mixture(len(self._kinds)) if memory is None else memory
 
     def begin(self, walk: Walk) -> None:
-        """The walk that moves from here on."""
+        """Move this walk from now on."""
         self._walk, self._where = walk, np.array(walk.where, np.int64)
 
     def block(self, temperature: float) -> None:
-        """Some moves under one temperature, from which the policy learns.
+        """Make some moves under one temperature, from which the policy learns.
 
-        A move's gain is how far the step fell, in temperatures, and negative where it rose: of a
-        kind that goes up as often as down nothing is left. A rejected one gains nothing.
+        A move's gain is the relative fall of the step in temperatures, negative where it rose: a
+        kind that rises as often as it falls gains nothing. A rejected move gains nothing.
         """
         random, oracle = self._trial.budget.random, self._trial.problem.oracle
         walk, where = self._walk, self._where
@@ -320,8 +322,8 @@ class Clustered:
         self.memory.learn(gains)
 
     def _drawn(self, where: Ints, group: int, size: int, near: bool) -> tuple[Ints, int]:
-        """A cluster around a group, and a device: of a neighbour elsewhere, where it should be near
-        and there is one, else any.
+        """A cluster around a group, and a device: of a neighbour elsewhere, where ``near`` and
+        there is such a neighbour, else any.
         """
         random = self._trial.budget.random
         cluster, elsewhere = self._clusters.around(group, size, where, random)

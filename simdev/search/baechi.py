@@ -20,10 +20,10 @@ from .kernels.clock import Clock, Lists, schedule
 from .solver import Program, attended, scipy
 from .trial import Trial
 
-# The linear program of m-SCT: which successor of each op should follow it at once, on the same
-# device.
+# The linear program of m-SCT chooses a favourite child of each op: the successor that should follow
+# it at once, on the same device.
 
-# an edge whose variable is at most this is to a favourite child (Baechi's released setting)
+# An edge leads to a favourite child where its variable is at most this (Baechi's released setting).
 THRESHOLD = 0.1
 LP_SECONDS = 60.0
 
@@ -45,9 +45,9 @@ def relaxed(instance: Instance, seconds: float = LP_SECONDS) -> Relaxed:
     """Solve the relaxed program of Hanen and Munier (1995), as Baechi states it (Jeon et al., SoCC
     2020, section 3.3).
 
-    min w over x in [0, 1] by edge and starts s >= 0: s_i + p_i + c_ij x_ij <= s_j, s_i + p_i <= w,
-    and every op has at most one favourite child and is that of at most one op: the x of its
-    out-edges sum to at least their number - 1, likewise those of its in-edges. Times are means over
+    min w over x in [0, 1] by edge and starts s >= 0: s_i + p_i + c_ij x_ij <= s_j, s_i + p_i <= w.
+    Every op has at most one favourite child and is the favourite of at most one op: the x of its
+    out-edges sum to at least their number - 1, likewise the x of its in-edges. Times are means over
     devices and routes, relative to their sum. Raises SimdevError where scipy is missing.
     """
     optimize, sparse = scipy("m-sct needs")
@@ -81,7 +81,7 @@ def _program(instance: Instance, p: Floats, c: Floats) -> Program:
         for edges in Rows.of_pairs(side, delayed, len(p)).lists():
             if len(edges) > 1:  # with one edge the bound is 0
                 program.add(edges, [-1.0] * len(edges), -inf, 1.0 - len(edges))
-    # Only sinks bound the makespan: the others end before their successors start.
+    # Only sinks bound the makespan: other nodes end before their successors start.
     for node in np.setdiff1d(np.arange(len(p)), ends[:, 0]).tolist():
         program.add([start[node], last], [1.0, -1.0], -inf, -p[node])
     return program
@@ -90,8 +90,8 @@ def _program(instance: Instance, p: Floats, c: Floats) -> Program:
 def favourites(instance: Instance, delayed: Floats) -> Ints:
     """The favourite child of each node, -1: none.
 
-    Where rounding gives an op several, the last edge wins; a child taken by a second op is no
-    longer the first one's.
+    Where rounding gives an op several, the last edge wins; where two ops have the same child, the
+    second op keeps it.
     """
     child = np.full(len(instance.mean), -1, np.int64)
     parent = np.full(len(instance.mean), -1, np.int64)
@@ -110,7 +110,7 @@ def favourites(instance: Instance, delayed: Floats) -> Ints:
 
 def m_topo(trial: Trial) -> None:
     """m-TOPO of Baechi (SoCC 2020): in topological order, each device is filled to an even share of
-    all memory, then the next.
+    the total memory, then the next device.
     """
     instance = trial.problem.instance
     place_and_fit(trial, lambda limits: topological_fill(instance, limits))
@@ -119,10 +119,10 @@ def m_topo(trial: Trial) -> None:
 def topological_fill(instance: Instance, limits: Sequence[int]) -> Ints:
     """Devices by node. ``limits`` are bytes by device, -1: unlimited.
 
-    An op's memory is its outputs and what it needs beside them, a group's what persists too. A
-    device takes groups while they stay under the sum over all devices / their number + the largest
-    op, and under its limit; then comes the next, never back. The last takes what is left, where the
-    limits do not allow for it.
+    An op's memory is its outputs and scratch; a group's also includes its persistent bytes. A
+    device takes groups while they stay under the even share (total bytes / devices + the largest
+    op) and under its limit; then comes the next device, and no group goes back. The last device
+    takes the rest, even beyond its limit.
     """
     held = held_of(instance)
     memory = held.made + held.scratch
@@ -147,15 +147,17 @@ def topological_fill(instance: Instance, limits: Sequence[int]) -> Ints:
 
 
 def m_etf(trial: Trial) -> None:
-    """m-ETF of Baechi: of all ready ops and devices with room, the earliest start first."""
+    """m-ETF of Baechi: of all pairs of a ready op and a device with room, the earliest
+    start first.
+    """
     _earliest_first(trial, None)
 
 
 def m_sct(trial: Trial) -> None:
-    """m-SCT of Baechi: m-ETF that keeps a device free for the favourite child of what it ran last
-    (extra ``solvers``).
+    """m-SCT of Baechi: m-ETF that keeps a device free for the favourite child of the op that it ran
+    last (extra ``solvers``).
 
-    Where the time ends before its linear program does, nobody has a favourite: then it is m-ETF.
+    Where the time ends before its linear program does, there are no favourites, and it is m-ETF.
     """
     instance, budget = trial.problem.instance, trial.budget
     program = relaxed(instance, min(LP_SECONDS, budget.seconds_left))
@@ -166,7 +168,7 @@ def m_sct(trial: Trial) -> None:
     }
     _earliest_first(trial, child)
     if not program.solved:
-        budget.require_time()  # it was too short for the program
+        budget.require_time()  # the time was too short for the program
 
 
 def _earliest_first(trial: Trial, favourite: Ints | None) -> None:
@@ -180,12 +182,12 @@ def earliest_first(
     instance: Instance, limits: Sequence[int], favourite: Ints | None = None
 ) -> tuple[Ints, int]:
     """Devices by node, as the clock of m-ETF (with ``favourite`` children: of m-SCT) places them,
-    and its last finish in ps. ``limits`` are bytes by device, -1: unlimited.
+    and the last finish in ps. ``limits`` are bytes by device, -1: unlimited.
     """
     row = _lists_of(instance, limits, favourite)
     lists, clock = Columns(row), Columns(_clock_of(row))
     makespan_ps = schedule(lists.handle, clock.handle)
-    # An op without a possible device goes to the first: the oracle says why it cannot be there.
+    # An op without a possible device goes to the first: the oracle then raises the reason.
     return np.maximum(clock.array("device").astype(np.int64), 0), makespan_ps
 
 
@@ -242,7 +244,7 @@ def _clock_of(lists: Lists) -> Clock:
 
     tensors = len(lists.size)
     left = np.bincount(lists.carried, minlength=tensors).astype(np.int64)
-    left += lists.kept  # read once more than any edge says: never given back
+    left += lists.kept  # one reader more than there are edges, so it is never freed
     queues = int(lists.held.max(initial=-1)) + 1
     return Clock(
         device=full(ops, -1),

@@ -1,7 +1,7 @@
-"""Searches that ask nothing of a graph but the oracle's answers: single devices, round robin,
-random placements, greedy moves and the cross-entropy method.
+"""Searches that use nothing but the oracle's answers: single devices, round robin, random
+placements, greedy moves and the cross-entropy method.
 
-methods.py names them. References of a comparison come from ``single``, too.
+methods.py names them. ``single`` also gives the references of a comparison.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ SAMPLES = 50
 
 
 def single(trial: Trial) -> None:
-    """Everything on one device, the best of those that can run everything.
+    """Everything on one device: the best of the devices that can run everything.
 
-    Raises InputError where none can, and the error of the oracle where no placement can be in the
-    given order.
+    Raises InputError where no device can, and the oracle's error where all such placements are
+    impossible in the given order.
     """
     placements = alone(trial.problem.oracle, trial.problem.choices)
     if not placements:
@@ -36,14 +36,14 @@ def single(trial: Trial) -> None:
 
 
 def round_robin(trial: Trial) -> None:
-    """The groups in turn on the devices that may run them; moved where that does not fit."""
+    """The groups in turn on the devices that may run them; repaired where that does not fit."""
     choices = enumerate(trial.problem.choices)
     trial.score(np.array([devices[i % len(devices)] for i, devices in choices], np.int64))
     repair(trial)
 
 
 def random(trial: Trial) -> None:
-    """Every group on any of its devices, each time anew."""
+    """Every group on a random device of its choices, again and again."""
     counts = np.array([len(devices) for devices in trial.problem.choices], np.int64)
     table = np.zeros((len(counts), int(counts.max(initial=1))), np.int64)
     for group, devices in enumerate(trial.problem.choices):
@@ -53,8 +53,8 @@ def random(trial: Trial) -> None:
 
 
 def greedy(trial: Trial) -> None:
-    """From the best start, each group in random order to each other device; what is strictly better
-    stays.
+    """From the best start, move each group in random order to each other device; strictly better
+    moves stay.
 
     Sweeps go on until one changes nothing: then no single move is better.
     """
@@ -70,7 +70,7 @@ def greedy(trial: Trial) -> None:
 
 
 def _sweep(trial: Trial, walk: Walk) -> bool:
-    """Every move once; whether any was better. Raises SpentError."""
+    """Try every move once; returns whether any was better. Raises SpentError."""
     choices, changed = trial.problem.choices, False
     for group in trial.budget.random.permutation(len(choices)).tolist():
         for device in choices[group].tolist():
@@ -80,7 +80,7 @@ def _sweep(trial: Trial, walk: Walk) -> bool:
 
 
 class Sweeping:
-    """Greedy search in chains (a Walker): each sweeps in an order of its own."""
+    """Greedy search in chains (a Walker); each chain sweeps in a random order of its own."""
 
     def advance(self, trial: Trial, chain: Chain) -> None:
         """One sweep."""
@@ -96,10 +96,11 @@ def cross_entropy(trial: Trial) -> None:
     """Rubinstein's method over independent choices of each group (Gao, Chen, Li, NeurIPS 2018;
     their settings are recalled, not verified).
 
-    Each round samples placements and ranks them (what does not fit comes last). The frequencies
+    Each round samples placements and ranks them (those that do not fit come last). The frequencies
     among the best tenth replace the probabilities, as in the paper's closed form; then a share of
-    the uniform distribution is mixed in. Samples seen before are not evaluated again; stops where
-    all are. The starts of local search are asked first, and kept; the samples know nothing of them.
+    the uniform distribution is mixed in. Placements seen before are not evaluated again; the search
+    ends when no new ones appear. The starts of local search are scored first, and kept, but do not
+    influence the samples.
     """
     best_start(trial)
     even = uniform(trial.problem.allowed)

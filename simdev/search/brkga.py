@@ -1,8 +1,8 @@
 """A biased random-key genetic algorithm over placements (Goncalves, Resende, Journal of Heuristics,
 2011).
 
-methods.py names it as a learner: its ``Settings`` are read like theirs (learners.py), but it keeps
-no policy.
+methods.py names it as a learner: its ``Settings`` are read like those of learners (learners.py),
+but it saves no policy.
 """
 
 from __future__ import annotations
@@ -24,15 +24,16 @@ from .trial import Trial, rounds
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Sizes of the population. Goncalves and Resende (2011, section 2) recommend the ranges that
-    are told here (recalled); what is chosen within them is ours.
+    """Sizes of the population. The ranges below are recommended by Goncalves and Resende (2011,
+    section 2; recalled); the values within them are ours.
 
     - ``population``: individuals (recommended: a multiple of the number of keys).
-    - ``elite``: the share that survives as it is and of which one parent is (0.1 to 0.25).
-    - ``mutants``: the share that is new at random in each generation (0.1 to 0.3).
-    - ``inherit``: with which probability a key comes from the parent of the elite (0.5 to 0.8).
-    - ``decoder``: what keys mean: "share", where the one key of a group cuts [0, 1) into a part for
-      each of its devices, or "affinity", with a key for each device, of which the largest wins.
+    - ``elite``: the share that survives unchanged and gives one parent (0.1 to 0.25).
+    - ``mutants``: the share of new random individuals in each generation (0.1 to 0.3).
+    - ``inherit``: the probability that a key comes from the elite parent (0.5 to 0.8).
+    - ``decoder``: the meaning of keys: "share", where the one key of a group cuts [0, 1) into a
+      part for each of its devices, or "affinity", with a key for each device, of which the largest
+      wins.
     """
 
     population: int = 100
@@ -47,18 +48,18 @@ class Settings:
         return cls(elite=0.2, mutants=0.2, inherit=0.7, decoder="affinity")
 
 
-# Random keys: individuals as numbers in [0, 1), the placements that they mean, and how they
-# breed.
+# Random keys: individuals as numbers in [0, 1), their placements, and how they breed.
 # Keys are [individual, group, width]; width is 1 under the decoder "share", the number of devices
 # under "affinity".
 
 
 @dataclass(frozen=True, eq=False)
 class Decoder:
-    """The meaning of keys. ``allowed`` [group, device] says where each group may go.
+    """The meaning of keys. ``allowed`` [group, device]: whether a group may go to a device.
 
     "share": a group's one key cuts [0, 1) into as many equal parts as it has devices. "affinity": a
-    key for each device, the largest of those allowed wins (REGAL, Paliwal and others, ICLR 2020).
+    key for each device; the largest key of an allowed device wins (REGAL, Paliwal and others, ICLR
+    2020).
     """
 
     name: str
@@ -66,7 +67,7 @@ class Decoder:
 
     @property
     def width(self) -> int:
-        """Keys a group."""
+        """The number of keys per group."""
         return self.allowed.shape[1] if self.name == "affinity" else 1
 
     def placements(self, keys: Floats) -> Ints:
@@ -82,7 +83,7 @@ class Decoder:
         return devices
 
     def keys(self, placement: Ints, random: Generator) -> Floats:
-        """Keys [group, width] of an individual that means a placement."""
+        """Keys [group, width] of an individual with the given placement."""
         groups = np.arange(len(placement))
         if self.name == "affinity":
             keys = random.random(self.allowed.shape)
@@ -96,7 +97,7 @@ class Decoder:
 def offspring(
     elite: Floats, others: Floats, count: int, inherit: float, random: Generator
 ) -> Floats:
-    """Children of one parent of the elite and one of the others: each key is that of the first with
+    """Children of an elite parent and another: each key comes from the elite parent with
     probability ``inherit`` (parametrised uniform crossover, section 2).
     """
     first = elite[random.integers(len(elite), size=count)]
@@ -108,8 +109,8 @@ def offspring(
 def next_generation(
     keys: Floats, elites: int, mutants: int, inherit: float, random: Generator
 ) -> Floats:
-    """The next population, of one in order of rank: the elite as it is, children, and new random
-    individuals, the mutants.
+    """The next population, from a population in the order of rank: the elite unchanged, children,
+    and new random individuals (mutants).
     """
     children = offspring(
         keys[:elites], keys[elites:], len(keys) - elites - mutants, inherit, random
@@ -125,7 +126,7 @@ def brkga(trial: Trial) -> None:
     """A biased random-key genetic algorithm (Goncalves, Resende, 2011) over placements.
 
     The first population is random but for one placement: the one to imitate, or the best that was
-    evaluated by then. What does not fit ranks last. It ends where generations bring
+    evaluated so far. Placements that do not fit rank last. The search ends where generations bring
     nothing new. Raises SpentError, and InputError for settings that leave no children.
     """
     settings: Settings = trial.learning.settings
@@ -150,7 +151,7 @@ def brkga(trial: Trial) -> None:
 
 
 def _sizes(settings: Settings) -> tuple[int, int]:
-    """How many individuals are elite, and how many are mutants."""
+    """The numbers of elite individuals and of mutants."""
     size = settings.population
     elites, mutants = max(round(settings.elite * size), 1), round(settings.mutants * size)
     if elites + mutants >= size:

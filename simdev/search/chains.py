@@ -1,9 +1,9 @@
-"""Chains: several walks of one search, in rounds; between rounds the worse half goes on from where
-the better half is.
+"""Chains: several walks of one search, in rounds; between rounds the worse half of the chains takes
+over the places of the better half.
 
-Rounds are counted in evaluations, each chain draws its own random numbers, and what the chains
-found is put together in their order: so the answer depends on how many chains there are, and not on
-how many processes work, or where.
+Rounds are counted in evaluations, each chain draws its own random numbers, and the results of the
+chains are merged in their order: so the answer depends on the number of chains, but not on the
+number of processes, or where they run.
 
 Greedy search, annealing and FlexFlow walk in chains; methods.py marks them by ``chains``. Each has
 a class with ``advance``.
@@ -31,8 +31,8 @@ ROUNDING = 1e-9  # of shares that are added up
 class Chain:
     """One walk between two rounds.
 
-    Its method goes on from the place ``where``, ``rank`` is how good this place is, ``memory`` the
-    rest that a method keeps of the walk. ``ended``: it has nowhere to go.
+    ``where`` is the place at which its method goes on, ``rank`` the rank of this place, ``memory``
+    further state that the method keeps of the walk. ``ended``: the walk cannot go on.
     """
 
     random: np.random.Generator
@@ -43,17 +43,17 @@ class Chain:
 
 
 class Walker(Protocol):
-    """A method in chains. It is pickled once, with what does not change."""
+    """A method that walks in chains. It is pickled once, with everything that does not change."""
 
     def advance(self, trial: Trial, chain: Chain) -> None:
-        """Go on until the budget of ``trial`` is spent (SpentError may pass), or until the round is
-        over, and leave the chain as it is then. Random numbers are the chain's.
+        """Walk on until the budget of ``trial`` is spent (SpentError may pass) or the round is
+        over, and leave the state in ``chain``. Draws random numbers from the chain's generator.
         """
 
 
 @dataclass(slots=True)
 class _Advanced:
-    """A chain after a round, and its findings."""
+    """A chain after a round, and the results of the round."""
 
     chain: Chain
     best: Best = field(default_factory=Best)
@@ -63,7 +63,7 @@ class _Advanced:
 
 
 class _Task:
-    """The task that workers are sent."""
+    """The task that is sent to workers."""
 
     def __init__(self, problem: SearchProblem, walker: Walker) -> None:
         self._problem, self._walker, self._interrupted = problem, walker, False
@@ -71,7 +71,7 @@ class _Task:
     def advance(
         self, chain: Chain, limit: int | None, seconds: float | None, rank: Rank
     ) -> _Advanced:
-        """A chain's part of a round; ``rank`` is the best of the search before it."""
+        """A chain's part of a round; ``rank`` is the best rank of the search before it."""
         advanced = _Advanced(chain)
         if chain.ended or limit == 0 or self._interrupted:
             return advanced
@@ -82,7 +82,7 @@ class _Task:
         try:
             with suppress(SpentError):
                 self._walker.advance(trial, chain)
-        except KeyboardInterrupt:  # what was found by now is kept, also of the chains before
+        except KeyboardInterrupt:  # results so far are kept, those of earlier chains too
             advanced.interrupted = self._interrupted = True
         advanced.best, advanced.evaluations = trial.best, budget.evaluations
         advanced.cpu_seconds = budget.cpu_seconds
@@ -90,8 +90,8 @@ class _Task:
 
 
 def _begun(trial: Trial, places: Sequence[Any], rank: Rank) -> list[Chain]:
-    """The chains that the trial asks for, each with random numbers of its own; they begin at the
-    places in turn.
+    """The chains of a trial, each with random numbers of its own; they begin at
+    ``places`` in turn.
     """
     count = trial.chaining.count
     seeds = np.random.SeedSequence(trial.budget.seed, spawn_key=(count,)).spawn(count)
@@ -104,8 +104,8 @@ def _begun(trial: Trial, places: Sequence[Any], rank: Rank) -> list[Chain]:
 def run_chains(
     trial: Trial, walker: Walker, places: Sequence[Any], rank: Rank, shares: Iterable[float]
 ) -> None:
-    """Let the chains that the trial asks for walk from ``places`` (as good as ``rank``) until all
-    have ended, or for so many rounds, each with a share of the budget that there is at first.
+    """Let the trial's chains walk from ``places`` (of rank ``rank``) until all have ended, or for
+    one round for each of ``shares``: the round's share of the budget left at the beginning.
 
     Raises SpentError where the budget is used up, and KeyboardInterrupt once the best so far is
     kept.
@@ -133,8 +133,8 @@ def run_chains(
 
 
 def _limits(budget: Budget, shares: Iterable[float]) -> Iterator[tuple[int | None, float | None]]:
-    """The evaluations and seconds that each round may use (None: no limit): its share of what was
-    left of the budget when the first round began.
+    """The evaluations and seconds that each round may use (None: no limit): its share of the budget
+    that was left when the first round began.
     """
     begun, begun_s, passed = budget.evaluations, budget.wall_seconds, 0.0
     for share in shares:
@@ -149,7 +149,7 @@ def _limits(budget: Budget, shares: Iterable[float]) -> Iterator[tuple[int | Non
 
 
 def _dealt(evaluations: int | None, chains: Sequence[Chain]) -> list[int | None]:
-    """Evaluations for each chain that has not ended, as even as can be."""
+    """Evaluations for each chain that has not ended, shared out as evenly as possible."""
     if evaluations is None:
         return [None] * len(chains)
     walking, turns = sum(not chain.ended for chain in chains), iter(range(len(chains)))
@@ -157,13 +157,13 @@ def _dealt(evaluations: int | None, chains: Sequence[Chain]) -> list[int | None]
 
 
 def _keep(trial: Trial, answer: _Advanced, cpu_seconds: float) -> None:
-    """Take over what a chain found, as if it had been evaluated here, after ``cpu_seconds``."""
+    """Take over the results of a chain, as if it had been evaluated here, after ``cpu_seconds``."""
     best, part, budget = trial.best, answer.best, trial.budget
     if part.rank < best.rank:
         best.placement, best.strategy = part.placement, part.strategy
         best.rank = part.rank
         for point in part.points:
-            # A chain of this round that came before may have been better by then.
+            # An earlier chain of this round may already have a better point.
             if (
                 point is part.points[-1]
                 or not best.points
@@ -183,8 +183,8 @@ def _worth(point: Point) -> tuple[int, int]:
 
 
 def exchanged(chains: Sequence[Chain]) -> list[Chain]:
-    """The chains, of which the worse half goes on from where the better half is: the worst from the
-    best. What each remembers, and its random numbers, stay its own.
+    """The chains after an exchange: the worst takes over the place of the best, and so on for the
+    worse half. Each chain keeps its memory and its random numbers.
     """
     order = sorted(range(len(chains)), key=lambda number: (chains[number].rank, number))
     after = list(chains)

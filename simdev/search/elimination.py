@@ -1,9 +1,9 @@
 """Minimising a sum of tables over shared variables: elimination of one variable after another.
 
 OptCNN's node and edge elimination (Jia et al., ICML 2018, section 5) is the case of tables over
-pairs: to eliminate a node of two edges joins its neighbours by one table, and two tables over one
-pair are added. Variables of more neighbours are eliminated too while the tables stay small, which
-is exact; what is left then is enumerated, or searched with a beam where even that is too much.
+pairs: to eliminate a node with two edges joins its neighbours by one table, and two tables over one
+pair are added. Variables with more neighbours are eliminated too while the tables stay small, which
+is exact. Where variables remain, a beam search chooses their values.
 
 OptCNN (``soap/optcnn.py``) and Tofu (``tofu/plan.py``) call ``minimise``.
 """
@@ -33,10 +33,10 @@ class Term:
 
 @dataclass(frozen=True, slots=True)
 class Solved:
-    """A value for each variable, and their cost.
+    """A value for each variable, and the total cost.
 
-    ``left`` is how many variables nodes of at most two neighbours left over (K of the paper);
-    ``exact`` is False where a beam had to choose among these.
+    ``left`` is the number of variables after elimination of nodes with at most two neighbours (K of
+    the paper); ``exact`` is False where a beam search chose values.
     """
 
     values: tuple[int, ...]
@@ -48,8 +48,8 @@ class Solved:
 def minimise(sizes: Sequence[int], terms: Sequence[Term], most: int = MOST) -> Solved:
     """The values in ``range(sizes[v])`` of least total cost.
 
-    Where several are best, each variable takes, when it is eliminated, the smallest of its values
-    that are best beside the others: all together these need not be the first choice.
+    On a tie each variable takes, when it is eliminated, the smallest of its values that are best
+    given the others: the result need not be the lexicographically first optimum.
 
     No table of more than ``most`` entries is made. Raises ValueError where a variable has no value.
     """
@@ -66,13 +66,13 @@ def minimise(sizes: Sequence[int], terms: Sequence[Term], most: int = MOST) -> S
 
 
 def total(terms: Sequence[Term], values: Sequence[int]) -> float:
-    """The cost of a choice."""
+    """The total cost of a choice of values."""
     return float(sum(float(term.table[tuple(values[v] for v in term.variables)]) for term in terms))
 
 
 class _Elimination:
-    """Terms that are left, neighbours of each variable, and what was eliminated with the tables of
-    its values.
+    """The terms and variables that are left, the neighbours of each variable, and for each
+    eliminated variable the table of its best values.
     """
 
     def __init__(self, sizes: Sequence[int], terms: Sequence[Term], most: int) -> None:
@@ -94,10 +94,11 @@ class _Elimination:
             self.near[v] |= set(order) - {v}
 
     def eliminate(self, degree: int) -> int:
-        """Eliminate variables of at most ``degree`` neighbours while tables stay small; how many
-        are left.
+        """Eliminate variables with at most ``degree`` neighbours while tables stay small; returns
+        the number of variables left.
 
-        Those that make the smallest table go first, of equal ones the first.
+        The variable that makes the smallest table goes first, on a tie the one with the lowest
+        number.
         """
         waiting = [(self._size(v), v) for v in self.near]
         heapify(waiting)
@@ -118,8 +119,8 @@ class _Elimination:
         return prod((self.sizes[neighbour] for neighbour in self.near[v]), start=self.sizes[v])
 
     def _remove(self, v: int) -> tuple[int, ...]:
-        """Eliminate one variable (node elimination): the least over its values of all terms that
-        it is in.
+        """Eliminate a variable (node elimination): its terms are added, and minimised over its
+        values. Returns its neighbours.
         """
         scope, axes = tuple(sorted(self.near[v])), tuple(sorted((*self.near[v], v)))
         table, axis = np.zeros([self.sizes[other] for other in axes]), axes.index(v)
@@ -137,15 +138,17 @@ class _Elimination:
         return scope
 
     def undo(self, values: Mapping[int, int]) -> dict[int, int]:
-        """The values of all variables, from those of what was not eliminated."""
+        """The values of all variables, from the values of the variables that were not
+        eliminated.
+        """
         chosen = dict(values)
         for v, scope, best in reversed(self._undo):
             chosen[v] = int(best[tuple(chosen[variable] for variable in scope)])
         return chosen
 
     def beam(self) -> dict[int, int]:
-        """Values of the variables that are left: one after the other, the best partial choices are
-        kept.
+        """Values of the variables that are left: each is added in turn, and the BEAM best partial
+        choices are kept.
         """
         order = list(self._connected())
         place = {v: at for at, v in enumerate(order)}
@@ -166,9 +169,7 @@ class _Elimination:
         return dict(zip(order, partial[0].tolist(), strict=True))
 
     def _connected(self) -> Iterator[int]:
-        """The variables that are left, each a neighbour of an earlier one where there is such a
-        variable.
-        """
+        """The variables that are left, each a neighbour of an earlier one where possible."""
         left, front = set(self.near), set[int]()
         while left:
             v = min(front & left or left)

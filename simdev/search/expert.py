@@ -1,14 +1,14 @@
 """Expert placements, as people placed the papers' models by hand: whole layers on devices, nothing
 is split.
 
-What they did, of which the best counts:
+Plans, of which the best is the answer:
 
 - The whole model on one device, where it fits: the expert of Inception-V3 and ResNet in HDP's
   tables (ICLR 2018).
 - Contiguous runs of layers of about equal time, in program order.
-- Recurrent networks layer by layer: layer i of each stack on a device of its own, its embedding
-  with the first layer, what comes after the stacks (projection, softmax) with the last (Sutskever
-  et al., 2014; Wu et al., GNMT, 2016; the expert of ColocRL, ICML 2017, and Placeto, NeurIPS 2019).
+- Recurrent networks layer by layer: layer i of each stack on a device of its own, the stack's
+  embedding with the first layer, later layers (projection, softmax) with the last (Sutskever et
+  al., 2014; Wu et al., GNMT, 2016; the expert of ColocRL, ICML 2017, and Placeto, NeurIPS 2019).
 - Recurrent networks stack by stack: the layers of the encoder on the first devices, the decoder's
   on the others.
 """
@@ -34,11 +34,11 @@ _NUMBERED = re.compile(r"(.*?)layer_([0-9]{1,4})(?:/|\Z)")
 
 
 def expert(trial: Trial) -> None:
-    """The best of what people do by hand: all on one device, contiguous runs of equal time,
-    recurrent layers one a device or stack by stack.
+    """The best plan of people: all on one device, contiguous runs of equal time, recurrent layers
+    one per device or stack by stack.
 
     Backward ops and updates are with their forward op, parameters where they are read. ``details``
-    tells the step of each (``plans_s``, None: cannot be), and where the layers are in the best.
+    has the step of each plan (``plans_s``, None: impossible), and the layers' devices in the best.
     """
     problem, best = trial.problem, trial.best
     layers = Layers(problem.whole.graph, problem.whole.cluster)
@@ -70,8 +70,8 @@ def _plans(layers: Layers, duration: Ints) -> dict[str, list[int]]:
 
 
 def _by_group(trial: Trial, layers: Layers, numbers: Sequence[int]) -> Ints:
-    """The device of every group of the problem; where it may not go there, the first device that
-    it may go to.
+    """The device of every group of the problem; where a group may not go to its planned device, the
+    first device that it may go to.
     """
     problem = trial.problem
     of_op = _by_op(layers, [layers.devices[number] for number in numbers])
@@ -81,7 +81,7 @@ def _by_group(trial: Trial, layers: Layers, numbers: Sequence[int]) -> Ints:
 
 
 def _stacks(layers: Layers) -> dict[str, int]:
-    """How many layers each stack of a recurrent network has; nothing for another network."""
+    """The number of layers in each stack of a recurrent network; empty for another network."""
     depth: dict[str, int] = {}
     for layer in layers.all:
         stack, number = _stack_and_level(layer)
@@ -91,7 +91,7 @@ def _stacks(layers: Layers) -> dict[str, int]:
 
 
 def _is_recurrent(layers: Layers, layer: Layer) -> bool:
-    # A numbered layer is so too where its ops were captured step by step, no op being a cell.
+    # A numbered layer of several ops is a recurrent layer that was captured step by step.
     unrolled = _stack_and_level(layer)[1] >= 0 and len(layer.ops) > 1
     return unrolled or op_class(layers.graph.ops[layer.ops[0]].kind) == "recurrent"
 
@@ -124,8 +124,8 @@ def _stacked(layers: Layers, depth: Mapping[str, int], one_after_other: bool) ->
 
 
 def _stack_and_level(layer: Layer) -> tuple[str, int]:
-    """The stack of a layer and its number there, ("encoder/", 1) of "encoder/layer_1/lstm_cell";
-    -1: it has none.
+    """The stack of a layer and its number there, ("encoder/", 1) for "encoder/layer_1/lstm_cell";
+    -1: no number.
     """
     match = _NUMBERED.match(layer.name)
     return (match[1], int(match[2])) if match else (layer.name, -1)
@@ -144,7 +144,7 @@ def _balanced(layers: Layers, duration: Ints) -> list[int]:
 
 
 def _by_op(layers: Layers, device: Sequence[int]) -> list[int]:
-    """The device of every op: that of its layer, of its forward op, or of an op that reads it."""
+    """The device of every op: of its layer, of its forward op, or of an op that reads it."""
     graph, order = layers.graph, order_of(layers.graph)
     where = [device[layer] if layer >= 0 else -1 for layer in layers.layer_of]
     for i in reversed(order):
@@ -160,9 +160,9 @@ def _by_op(layers: Layers, device: Sequence[int]) -> list[int]:
 
 
 def _place_sums(graph: Graph, order: Sequence[int], where: list[int]) -> None:
-    """Put what only adds up gradients, of no one forward op, where the fewest tensors cross.
+    """Put each op that only adds up gradients of several ops where the fewest tensors cross.
 
-    Where several devices are as good, on that of a reader.
+    On a tie, on the device of a reader.
     """
     readers = readers_of(graph)
     for i in order:

@@ -1,11 +1,11 @@
-"""Features of a question: its groups of ops as arrays, as learners see them.
+"""Features of a question: its groups of ops as arrays, for learners.
 
-The published systems describe a group by its type, its cost, its output sizes and shapes
-and the edges to others (ColocRL, ICML 2017; HDP, ICLR 2018; Placeto, NeurIPS 2019). Nothing here
-knows how many nodes there are, so that a policy may be carried to another graph.
+The published systems describe a group by its type, its cost, its output sizes and shapes and the
+edges to others (ColocRL, ICML 2017; HDP, ICLR 2018; Placeto, NeurIPS 2019). No column depends on
+the number of nodes, so that a policy may be applied to another graph.
 
-The learners of ``simdev/learn`` call ``features_of``; annealing needs ``neighbours`` alone. Where a
-column changes, VERSION does: policy.py refuses the policies of another version.
+The learners of ``simdev/learn`` call ``features_of``; annealing needs only ``neighbours``. A change
+of a column changes VERSION: policy.py refuses policies of another version.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from ..oracle import Oracle
 from .space import allowed, persistent_bytes
 
 VERSION = 1
-"""Changes with the columns, and with what they mean: a policy fits the version that it was trained
+"""Changes with the columns and their meaning: a policy fits only the version that it was trained
 on.
 """
 
-# Kinds of one's own are "other", for a policy must find the same columns wherever it is loaded.
-# Backward ops count as their forward kind (ours): their phase tells them apart.
+# User-defined kinds are "other", since a policy needs the same columns wherever it is loaded.
+# Backward ops count as their forward kind (ours); the phase columns distinguish them.
 KINDS = (*sorted({backward_of(kind) or kind for kind in SHIPPED}), "other")
-EXTENTS = 4  # of a shape: the last holds the product of all further ones (ours)
+EXTENTS = 4  # columns of a shape: the last is the product of all further extents (ours)
 _KIND = {kind: column for column, kind in enumerate(KINDS)}
 
 
@@ -43,13 +43,12 @@ class Nodes:
     """The n nodes of a graph, which are the groups of an oracle, for D devices: a row each.
 
     ``kind`` [n, K] and ``phase`` [n, 3] count ops by KINDS and PHASES. ``seconds`` [n, D] is the
-    time of all ops of a node on each device, 0 where it may not go; ``able`` [n, D] where it may.
-    Bytes [n]: ``output_bytes`` of all that is computed (views take none),
-    ``persistent_bytes`` of parameters, gradients and states, ``workspace_bytes`` the most that an
-    op works with. ``shape`` [n, 4] sums the extents of each op's largest output, 0 where there are
-    none. ``source`` and ``target`` [e] are the edges between different nodes, each once, sorted;
-    ``edge_bytes`` [e] counts a tensor once, however many ops of the target read it (0: control
-    inputs alone).
+    time of all ops of a node on each device, 0 where it may not go; ``able`` [n, D] whether it may.
+    Bytes [n]: ``output_bytes`` of all computed outputs (views take none), ``persistent_bytes`` of
+    parameters, gradients and states, ``workspace_bytes`` the largest of its ops. ``shape`` [n, 4]
+    sums the extents of each op's largest output, 0 where there are none. ``source`` and ``target``
+    [e] are the edges between different nodes, each once, sorted; ``edge_bytes`` [e] counts a tensor
+    once, however many ops of the target read it (0: control inputs alone).
 
     ``order`` [n] is the topological number. Groups may form cycles: the groups of a cycle follow
     each other in the order of their first ops, as in ``Oracle.groups``. A group on no cycle comes
@@ -75,12 +74,13 @@ class Nodes:
 
     @cached_property
     def columns(self) -> tuple[str, ...]:
-        """The names of the columns of ``scaled``, which depend on the number of devices alone."""
+        """The names of the columns of ``scaled``; they depend only on the number of devices."""
         return tuple(name for names, _ in self._blocks() for name in names)
 
     def scaled(self) -> NDArray[np.float32]:
-        """The table [n, F] of ``columns``, from 0 to 1: each is divided by its maximum, where that
-        is not 0; times by that of all devices together, so that slower devices still show (ours).
+        """The table [n, F] of ``columns``, from 0 to 1: each column is divided by its maximum,
+        where that is not 0; times by the maximum over all devices, so that slower devices still
+        show (ours).
         """
         columns = np.column_stack([block for _, block in self._blocks()])
         table = columns.astype(np.float64)
@@ -90,7 +90,7 @@ class Nodes:
         return (table / np.where(most > 0, most, 1.0)).astype(np.float32)
 
     def _blocks(self) -> Iterator[tuple[Sequence[str], NDArray[Any]]]:
-        """The names of some columns, and the columns."""
+        """Columns in blocks, each with the names of its columns."""
         devices = range(self.seconds.shape[1])
         yield [f"kind {name}" for name in KINDS], self.kind
         yield [f"phase {name}" for name in PHASES], self.phase
@@ -109,8 +109,8 @@ def features_of(oracle: Oracle) -> Nodes:
     """The groups of an oracle on its cluster, in their order, with the training state that is
     counted.
 
-    Where a group can go nowhere its row of ``able`` is False throughout. Raises InputError where
-    costs cannot be told.
+    A group that can go nowhere has a row of ``able`` that is all False. Raises InputError where
+    costs are missing.
     """
     ops, groups, count = oracle.prepared.graph.ops, oracle.groups, len(oracle.groups)
     group_of, may = np.array(unit_of(oracle.graph), np.int64), allowed(oracle)
@@ -139,7 +139,7 @@ def features_of(oracle: Oracle) -> Nodes:
 
 
 def neighbours(oracle: Oracle) -> Rows:
-    """For each of ``oracle.groups`` the groups that it sends to or reads from, ascending."""
+    """For each of ``oracle.groups``, the groups that it sends to or reads from, ascending."""
     source, target, _ = group_edges(oracle)
     ends, others = np.concatenate((source, target)), np.concatenate((target, source))
     return Rows.of_pairs(ends, others, len(oracle.groups))
@@ -162,16 +162,15 @@ def group_edges(oracle: Oracle) -> tuple[Ints, Ints, Floats]:
 
 
 def ancestors_of(nodes: Nodes) -> Bools:
-    """By node and node [n, n], whether the second leads to the first: the transpose tells the
-    descendants.
+    """Whether the second node leads to the first [n, n]; the transpose has the descendants.
 
-    No node is its own; two of one cycle are each other's. It takes n * n bytes.
+    No node is its own ancestor; two nodes of a cycle are each other's. It takes n * n bytes.
     """
     before, count = Rows.of_pairs(nodes.target, nodes.source, len(nodes)), len(nodes)
     leads = np.zeros((count, count), np.bool_)
     leads[nodes.target, nodes.source] = True
     sequence, changed = np.argsort(nodes.order).tolist(), True
-    while changed:  # a second time at least, and once more where cycles lead back
+    while changed:  # at least twice, and again where cycles lead back
         changed = False
         for node in sequence:
             row = leads[node] | leads[before[node]].any(axis=0)
@@ -186,7 +185,7 @@ def _column(kind: str) -> int:
 
 
 def _extents(op: Op) -> tuple[int, ...]:
-    """The extents of the largest output that an op computes, the last of them taken together."""
+    """The extents of the largest output that an op computes, with the last ones multiplied."""
     largest = max(op.made, key=lambda tensor: tensor.bytes, default=None)
     shape = () if largest is None or largest.shape is None else largest.shape
     front, rest = shape[: EXTENTS - 1], shape[EXTENTS - 1 :]
@@ -195,7 +194,7 @@ def _extents(op: Op) -> tuple[int, ...]:
 
 
 def _counts(columns: Sequence[int], width: int, group_of: Ints, count: int) -> Floats:
-    """How many ops of each group are of each of ``width`` columns."""
+    """The number of each group's ops in each of ``width`` columns."""
     cells = group_of * width + np.array(columns, np.int64)
     return np.bincount(cells, minlength=count * width).reshape(count, width).astype(np.float64)
 

@@ -1,5 +1,5 @@
-"""Making plans fit: a planner's idea of memory is judged by the oracle, and tightened or repaired
-until the placement fits.
+"""Making plans fit into memory: the oracle judges a plan, and the planner's limits are tightened or
+groups are moved until the placement fits.
 
 The list schedulers and Baechi's placers call ``place_and_fit``; round robin and PipeDream, which
 have one plan each, call ``repair``.
@@ -24,13 +24,13 @@ LEAST = 0.02  # of a capacity, by which it is tightened at least
 def place_and_fit(
     trial: Trial, plan: Callable[[Sequence[int]], Ints], tighten: bool = False
 ) -> None:
-    """Score what ``plan`` makes of the capacities (bytes by device, -1: unlimited): devices by node
-    of the graph.
+    """Score the placement that ``plan`` makes for given capacities (bytes by device, -1:
+    unlimited); ``plan`` returns devices by node of the graph.
 
-    Planners count memory in the order of their plan; what counts is the peak in the simulated step,
-    with copies and with what lives longer there. Where that overflows and ``tighten``, the planner
-    is given less than there is, several times; at last, groups are moved off the full devices.
-    Nothing is tried where some op is too large for all.
+    Planners count memory in the order of their plan; the oracle counts the peak in the simulated
+    step, with copies and with tensors that live longer there. Where the step overflows and
+    ``tighten``, the planner gets smaller capacities, several times; at last, groups are moved off
+    the full devices. Nothing is tried where some op is too large for all devices.
     """
     problem = trial.problem
     limits = [
@@ -51,13 +51,13 @@ def place_and_fit(
 
 
 def repair(trial: Trial) -> None:
-    """Move groups off devices that overflow, the largest first, until the best placement fits or
-    nothing helps.
+    """Move groups off devices that overflow, the largest first, until the best placement fits or no
+    move helps.
 
-    First the groups that were placed; where those are too large, the given graph's. Nothing is
+    First the problem's groups; where these are too large, the groups of the given graph. Nothing is
     tried where some op alone is too large for every device.
     """
-    # A dict, for the two oracles are one where nothing was prepared.
+    # A dict drops the second oracle where it is the first (no preparation).
     for oracle in dict.fromkeys((trial.problem.oracle, trial.problem.whole)):
         best = trial.best.placement
         if best is None or best[1].feasible or unavoidable(trial.problem.whole):
@@ -66,7 +66,7 @@ def repair(trial: Trial) -> None:
 
 
 def _unload(oracle: Oracle, walk: Walk) -> None:
-    """Move groups off the fullest device, until it fits, then off the next."""
+    """Move groups off the fullest device until it fits, then off the next one."""
     held = [held_bytes(op) for op in oracle.prepared.graph.ops]
     sizes = np.array([sum(held[i] for i in members) for members in oracle.groups])
     limits, allowed, stuck = capacities(oracle), choices(oracle), set[int]()
@@ -85,8 +85,8 @@ def _unload(oracle: Oracle, walk: Walk) -> None:
 
 
 def _moved(walk: Walk, group: int, allowed: Ints, room: Sequence[float]) -> bool:
-    """Whether a group was moved to a device, of those with the most room first, where less
-    overflows.
+    """Move a group to a device where less overflows, of the devices with room the one with most
+    first; returns whether it was moved.
     """
     return any(
         walk.improve(group, device)

@@ -1,7 +1,7 @@
-"""Order ideals: the sets of blocks that contain all predecessors of their members; what a pipeline
-can have done.
+"""Order ideals: the sets of blocks that contain all predecessors of their members, the possible
+states of progress of a pipeline.
 
-PipeDream (``pipedream``) and the contiguous splits of ``maxload`` go over them.
+PipeDream (``pipedream``) and the contiguous splits of ``maxload`` enumerate them.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-# ideals, beyond which a linear order is taken in place of the partial one (the source's own limit)
+# Ideals, above which a linear order replaces the partial one (the limit of the paper's code).
 MOST = 60_000
 
 
 Due = Callable[[], object]
-"""A function that plans call all the time, and that raises where there is no more time."""
+"""A function that planners call again and again; it raises where the time is over."""
 
 
 def unhurried() -> None:
-    """A ``Due`` where nothing limits the time."""
+    """A ``Due`` without a time limit."""
 
 
 def ideals(
@@ -33,8 +33,7 @@ def ideals(
     """All ideals of ``count`` blocks as bit sets, smaller ones first; None where there are more
     than ``most``.
 
-    ``edges`` (before, after) form no cycle. ``due`` is called all the time, and raises where there
-    is no more.
+    ``edges`` (before, after) form no cycle. ``due`` is called again and again, and may raise.
     """
     need, after = [0] * count, [0] * count
     for first, second in edges:
@@ -83,7 +82,7 @@ def table(sets: Sequence[int], count: int) -> NDArray[np.uint8]:
 
 
 def nested(sets: Sequence[int]) -> bool:
-    """Whether each bit set holds the one before."""
+    """Whether each bit set contains the one before."""
     return all(not small & ~large for small, large in pairwise(sets))
 
 
@@ -96,11 +95,10 @@ def chain(order: Sequence[int]) -> list[int]:
 
 
 def leaves(idle: Sequence[bool], edges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Edges that tie each idle node with one neighbour to it, both ways, so that they are one
-    component.
+    """Edges, in both directions, that tie each idle node to its neighbour where it has only one, so
+    that both are in one component.
 
-    Goes on with what is left: an idle node whose other neighbours were all tied to it, or to
-    another.
+    Repeated on the remaining graph: an idle node whose other neighbours are all tied counts, too.
     """
     near: dict[int, set[int]] = {}
     for first, second in edges:

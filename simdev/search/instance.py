@@ -1,8 +1,8 @@
-"""A grouped graph on a cluster, as the placers that schedule see it: nodes, edges, tensors, times,
-and what they hold in memory.
+"""A grouped graph on a cluster for placers that schedule: nodes, edges, tensors, times, and the
+memory that nodes hold.
 
 List schedulers, Baechi's placers, ``maxload/problem.py`` and GDP (``simdev/learn/gdp.py``) read it.
-Times are the oracle's; ``held_of`` estimates memory from above, and the oracle judges what fits.
+Times are the oracle's. ``held_of`` gives an upper estimate of memory; the oracle decides what fits.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ Edge = tuple[int, int]
 
 @dataclass(frozen=True)
 class Instance:
-    """A grouped graph on a cluster. ``prepared`` is of the graph that was grouped.
+    """A grouped graph on a cluster. ``prepared`` belongs to the graph before grouping.
 
-    Nodes are the ops of ``grouped.graph``. A node's duration on a device is the sum of what it
-    runs.
+    Nodes are the ops of ``grouped.graph``. A node's duration on a device is the sum of the
+    durations of the ops that it runs.
     """
 
     prepared: Prepared
@@ -37,7 +37,7 @@ class Instance:
 
     @cached_property
     def run_by(self) -> Ints:
-        """The node that runs each op of the original, -1 where it only follows."""
+        """The node that runs each op of the original, -1 where the op only follows."""
         nodes = np.full(len(self.grouped.original.ops), -1, np.int64)
         for node, ops in enumerate(self.grouped.runs):
             nodes[list(ops)] = node
@@ -45,7 +45,9 @@ class Instance:
 
     @cached_property
     def groups(self) -> Rows:
-        """The nodes that go to one device together, in the order of their first."""
+        """The nodes of each group (one device per group), groups in the order of their
+        first nodes.
+        """
         return Rows.of(units(self.grouped.graph))
 
     @cached_property
@@ -55,7 +57,7 @@ class Instance:
 
     @cached_property
     def duration(self) -> Ints:
-        """Ps by node and device; -1 where its group cannot go."""
+        """Ps [node, device]; -1 where the node's group may not go to the device."""
         may, grouped = able(self.prepared), self.grouped
         runs = [device.runs_ops for device in self.prepared.cluster.devices]
         table = np.zeros((len(grouped.graph.ops), len(runs)), np.int64)
@@ -72,8 +74,8 @@ class Instance:
 
     @cached_property
     def tensors(self) -> tuple[tuple[int, ...], dict[Edge, list[int]]]:
-        """The tensors (rows of ``prepared.reads``) that pass between nodes, and those of each edge
-        by number.
+        """The tensors that pass between nodes, as rows of ``prepared.reads``; and for each edge the
+        positions of its tensors among these rows.
         """
         reads = self.prepared.reads
         rows: list[int] = []
@@ -89,12 +91,12 @@ class Instance:
 
     @cached_property
     def edges(self) -> tuple[Edge, ...]:
-        """(producer, consumer) of nodes, by producer, then consumer."""
+        """(producer, consumer) pairs of nodes, by producer, then consumer."""
         return tuple(sorted(self.tensors[1]))
 
     @cached_property
     def routes(self) -> _Routes:
-        """The queues that transfers between any two devices hold, and for how long."""
+        """The queues that a transfer between any two devices holds, and for how long."""
         devices = self.prepared.cluster.devices
         numbers: dict[tuple[object, ...], int] = {}
         class_of = np.full(len(devices) ** 2, -1, np.int64)
@@ -117,7 +119,7 @@ class Instance:
 
     @cached_property
     def sending(self) -> Ints:
-        """Ps that each tensor holds its queues, by tensor and class of route."""
+        """Ps for which each tensor holds its queues [tensor, class of route]."""
         sizes = self.prepared.reads.bytes[list(self.tensors[0])].tolist()
         classes = self.routes.classes
         # A row of zeros for each tensor where no two devices are joined.
@@ -138,15 +140,17 @@ class Instance:
 
     @cached_property
     def numbers(self) -> Ints:
-        """A topological number of each node."""
+        """The position of each node in a topological order."""
         order = topological(before_of(len(self.grouped.graph.ops), self.edges))
         return np.argsort(order, kind="stable")  # the inverse of a permutation
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Routes:
-    """``class_of`` and ``held`` by source and destination; routes of one class have the same
-    times.
+    """Routes between devices, in classes of equal times.
+
+    ``class_of`` (-1: no route) and ``held`` (queues) are by source x devices + destination;
+    ``classes`` (segments) and ``lag`` [ps] by class.
     """
 
     class_of: Ints
@@ -157,14 +161,15 @@ class _Routes:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Held:
-    """The bytes that the nodes of an instance hold: an estimate from above, for placers that plan.
+    """The bytes that the nodes of an instance hold: an upper estimate, for placers that plan.
 
-    ``at_home`` by tensor between nodes: what its producer holds until the last reader has run.
-    ``made`` by node: the sum of these; ``scratch`` by node: the peak beside them while it runs.
-    ``persistent`` by group: parameters, gradients, states, and the outputs that ops which are not
-    planned read (``forward``: what the backward reads). ``kept`` by tensor between nodes, 0 or 1:
-    whether it is such an output; its ``at_home`` is 0 then, and copies of it are never given back.
-    ``reserve`` by group: the most that one of its nodes makes and needs.
+    - ``at_home`` by tensor between nodes: bytes at its producer until the last reader has run.
+    - ``made`` by node: the sum of ``at_home``. ``scratch`` by node: the further peak while it runs.
+    - ``persistent`` by group: parameters, gradients, states, and outputs that unplanned ops read
+      (``forward``: the tensors that the backward reads).
+    - ``kept`` by tensor between nodes, 0 or 1: whether the tensor is such an output; then its
+      ``at_home`` is 0, and copies of it are never freed.
+    - ``reserve`` by group: the most that one of its nodes makes and needs.
     """
 
     at_home: Ints
@@ -178,8 +183,8 @@ class Held:
 def held_of(instance: Instance) -> Held:
     """The bytes that nodes, groups and tensors of an instance hold.
 
-    In training all that the backward reads counts as persistent at who makes it, as Baechi's
-    PyTorch version counts it (chiragcshetty/BaechiPyTorch): between forward and backward it is held
+    In training every tensor that the backward reads counts as persistent at its producer, as in
+    Baechi's PyTorch version (chiragcshetty/BaechiPyTorch): it is held between forward and backward
     anyway.
     """
     prepared, grouped, run_by = instance.prepared, instance.grouped, instance.run_by
@@ -206,7 +211,7 @@ def held_of(instance: Instance) -> Held:
 
 
 def _kept(instance: Instance) -> set[TensorOf]:
-    """The tensors, made by planned ops, that others read: not views of them."""
+    """The tensors, made by planned ops, that unplanned ops read; a view counts as its base."""
     reads, run_by = instance.prepared.reads, instance.run_by
     late = np.zeros(len(reads.producer), bool)
     late[reads.consumers.owners()[run_by[reads.consumers.ids] < 0]] = True
@@ -216,7 +221,7 @@ def _kept(instance: Instance) -> set[TensorOf]:
 
 
 def _going_back(instance: Instance, i: int) -> int:
-    """Bytes that an op which is not planned holds while it runs, beside the tensors kept for it."""
+    """Bytes that an unplanned op holds while it runs, beside the tensors kept for it."""
     graph, rounded = instance.prepared.graph, instance.prepared.memory.rounded
     read = {_base(graph, key) for key in graph.reads[i] if instance.run_by[key[0]] < 0}
     sizes = [_own_bytes(graph, key) for key in read]
@@ -225,14 +230,14 @@ def _going_back(instance: Instance, i: int) -> int:
 
 
 def _base(graph: Graph, key: TensorOf) -> TensorOf:
-    """The output that a tensor is a view of, else itself."""
+    """The output that a tensor is a view of, or the tensor itself."""
     op, output = key
     view_of = graph.ops[op].outputs[output].view_of if output >= 0 else None
     return key if view_of is None else (op, view_of)
 
 
 def _own_bytes(graph: Graph, key: TensorOf) -> int:
-    """Bytes that a tensor adds at its producer: views, and parameters that are handed out, are
-    counted elsewhere.
+    """Bytes that a tensor adds at its producer: 0 for views and parameters that are handed out,
+    which count elsewhere.
     """
     return dict(allocated_outputs(graph.ops[key[0]])).get(key[1], 0)

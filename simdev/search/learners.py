@@ -1,8 +1,8 @@
-"""The options of learners: what a caller may say to a method that learns, and their checks.
+"""The options of methods that learn, and their checks.
 
 A class of settings is a frozen dataclass whose fields have defaults and are of type int, float,
-str, bool, or Literal of texts; its classmethod ``published`` returns those of the paper. Numbers
-must be greater than 0 and at most LARGEST, unless ``bounded`` declares the field.
+str, bool, or Literal of texts; its classmethod ``published`` returns the settings of the paper.
+Numbers must be greater than 0 and at most LARGEST, unless ``bounded`` declares the field.
 
 run.py, comparisons and ``simdev/learn/pretraining.py`` call ``requested``, which makes the checked
 ``Learning`` of trial.py. A new option is a field of both ``LearnerOptions`` and ``Learning``, an
@@ -27,7 +27,7 @@ from .methods import METHODS, name_of
 from .policy import SavedPolicy, load_policy, require_method
 from .trial import AUTO, RANDOM, SHARE, Learning
 
-OF_POLICIES = ("policy", "train")  # options that go with learners of policies alone
+OF_POLICIES = ("policy", "train")  # options of learners whose policies can be saved
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class LearnerOptions:
 def requested(method: object, options: LearnerOptions) -> Learning | None:
     """The checked options of a learner; None for other methods.
 
-    Raises InputError for options that cannot be, and for any that is given to another method.
+    Raises InputError for malformed options, and for any option that is given to another method.
     """
     if not isinstance(method, str) or METHODS[method].learner is None:
         refuse(of_learners_alone(option, name_of(method)) for option in options.given())
@@ -74,24 +74,24 @@ def requested(method: object, options: LearnerOptions) -> Learning | None:
 
 
 def keeps_none(option: str, name: str) -> str:
-    """Why a learner of this name cannot be given an option of policies."""
+    """The message that a learner without saved policies takes no option of policies."""
     return f"{option}: {name} learns no policy"
 
 
 def of_learners_alone(option: str, name: str) -> str:
-    """Why a method of this name cannot be given an option of learners."""
+    """The message that a method that does not learn takes no option of learners."""
     learners = ", ".join(name for name in METHODS if METHODS[name].learner)
     return f"{option}: goes with methods that learn ({learners}), not with {name}"
 
 
 def require_torch(method: str) -> None:
-    """Raises InputError where a method needs PyTorch, which is missing."""
+    """Raises InputError where a method needs PyTorch and it is missing."""
     if METHODS[method].torch and find_spec("torch") is None:
         raise InputError(f"{method} needs PyTorch: {install_line('torch')}")
 
 
 def _start(options: LearnerOptions) -> tuple[str, float]:
-    """The name of a start, and its share of the budget."""
+    """The name of the start in ``warm``, and its share of the budget."""
     if options.warm is None:
         return AUTO, SHARE
     if not isinstance(options.warm, str):
@@ -116,7 +116,7 @@ def _start(options: LearnerOptions) -> tuple[str, float]:
 
 
 def _policy(method: str, given: object) -> SavedPolicy | None:
-    """The policy to begin with, of this method."""
+    """The policy to begin with. Raises InputError where another method learned it."""
     if given is None or isinstance(given, SavedPolicy):
         policy = given
     elif isinstance(given, (str, os.PathLike)):
@@ -149,8 +149,8 @@ def resolved(kind: type[Any], given: Settings | object | None, base: Settings = 
     """An instance of a class of settings.
 
     ``given`` is a mapping of values by name, a text like ``published,hidden=128`` (the first word
-    alone means the paper's values), an instance, or None; ``base`` has the values in place of
-    the defaults. Raises InputError that lists the fields.
+    alone means the paper's values), an instance, or None; the values in ``base`` replace the
+    defaults. Raises InputError that lists the fields.
     """
     if isinstance(given, kind):
         given = asdict(given)
@@ -182,7 +182,7 @@ def _values(kind: type[Any], given: object) -> dict[str, Any]:
     for part in filter(None, (part.strip() for part in given.split(","))):
         name, equals, value = part.partition("=")
         if part == PUBLISHED:
-            # What is written out goes before the paper's values, in whatever order they come.
+            # Values that are written out win over the paper's, in whatever order they come.
             values = asdict(kind.published()) | values
         elif not equals:
             raise InputError(f'settings: must be "{PUBLISHED}" or NAME=VALUE, got "{part}"')
@@ -192,7 +192,7 @@ def _values(kind: type[Any], given: object) -> dict[str, Any]:
 
 
 def _value(hint: Any, value: Any, least: float | None, most: float) -> Any:
-    """A value of a type. Raises ValueError that says what it must be."""
+    """A value converted to a field's type. Raises ValueError that says what it must be."""
     if get_origin(hint) is Literal or hint is str:
         allowed = get_args(hint)
         if not isinstance(value, str) or (allowed and value not in allowed):

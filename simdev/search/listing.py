@@ -21,8 +21,8 @@ from .trial import Trial
 
 @dataclass(slots=True)
 class Timeline:
-    """The plan of a device, in ps and in order: busy intervals, and the idle ones between and after
-    them.
+    """The plan of a device in ps, ascending: busy intervals, and the idle intervals between and
+    after them.
     """
 
     busy: list[tuple[int, int]] = field(default_factory=list)
@@ -31,8 +31,8 @@ class Timeline:
     def gap(self, ready: int, length: int) -> int:
         """The first instant from ``ready`` on when the device is idle for ``length``.
 
-        What takes no time fits between two ops that touch; for the others only idle intervals are
-        looked at.
+        A node of length 0 fits between two busy intervals that touch; other nodes need an idle
+        interval.
         """
         if not length:
             at = bisect_left(self.busy, (ready, ready))
@@ -43,11 +43,11 @@ class Timeline:
         return max(ready, self.idle[at][0])
 
     def free(self, ready: int, length: int) -> int:
-        """The first instant from ``ready`` on after all that is planned."""
+        """The first instant from ``ready`` on after all planned nodes."""
         return max(ready, self.busy[-1][1]) if self.busy else ready
 
     def take(self, start: int, end: int) -> None:
-        """Make an interval busy that lies in an idle one."""
+        """Make an interval busy; it must lie in an idle one."""
         insort(self.busy, (start, end))
         at = bisect_right(self.idle, (start, inf)) - 1
         first, last = self.idle[at]
@@ -61,8 +61,8 @@ class Timetable:
         nodes = len(instance.mean)
         self.instance, self.device, self.end = instance, [-1] * nodes, [0] * nodes
         self.lines = [Timeline() for _ in instance.prepared.cluster.devices]
-        # Of each node: producers with the ps of their tensors by class of route; readers with the
-        # mean ps.
+        # For each node its producers, each with the ps of its tensors by class of route, and its
+        # readers, each with the mean ps of the transfer.
         self._producers: list[list[tuple[int, list[int]]]] = [[] for _ in range(nodes)]
         self._readers: list[list[tuple[int, float]]] = [[] for _ in range(nodes)]
         for edge, mean in zip(instance.edges, instance.edge_ps.tolist(), strict=True):
@@ -71,8 +71,8 @@ class Timetable:
             self._readers[edge[0]].append((edge[1], mean))
 
     def by_rank(self) -> Ints:
-        """The nodes by falling longest path to a sink: mean times of ops and transfers (HEFT's
-        upward rank, the b-level), ties in topological order.
+        """The nodes by descending longest path to a sink, of mean times of ops and transfers
+        (HEFT's upward rank, the b-level); ties in topological order.
         """
         numbers, rank = self.instance.numbers, self.instance.mean.tolist()
         for node in np.argsort(-numbers, kind="stable").tolist():
@@ -81,7 +81,9 @@ class Timetable:
         return np.lexsort((numbers, -np.array(rank)))
 
     def data_ready(self, node: int, device: int) -> int:
-        """When the inputs of a node would be on a device; NEVER where no route leads there."""
+        """The instant when the inputs of a node would be on a device; NEVER where no route leads
+        there.
+        """
         ready, devices = 0, len(self.lines)
         for producer, sending in self._producers[node]:
             arrival, source = self.end[producer], self.device[producer]
@@ -94,8 +96,8 @@ class Timetable:
         return ready
 
     def put(self, node: int, begin: Callable[[Timeline, int, int], int], by_end: bool) -> None:
-        """Schedule a node, and place its group, where it ends (or begins) first; ties go to the
-        smaller device.
+        """Schedule a node, and place its group, on the device where the node ends (``by_end``) or
+        begins first; on a tie on the smaller device.
         """
         fixed, best = self.device[node], (NEVER, NEVER, -1, 0)
         for device, length in enumerate(self.instance.duration[node].tolist()):
@@ -115,20 +117,19 @@ class Timetable:
 
 
 def heft(trial: Trial) -> None:
-    """HEFT (Topcuoglu, Hariri, Wu, TPDS 2002): by falling upward rank, to the device of the
-    earliest finish.
+    """HEFT (Topcuoglu, Hariri, Wu, TPDS 2002): nodes by descending upward rank, each on the device
+    where it finishes first.
 
-    Ops are inserted into idle gaps; transfers take their time and never wait for each other.
+    Nodes are inserted into idle gaps; transfers take time but never wait for each other.
     """
     _schedule(trial, Timeline.gap, True)
 
 
 def critical_path(trial: Trial) -> None:
-    """Critical path list scheduling: of the ready ops that of the longest path to a sink, to the
-    earliest start.
+    """Critical path list scheduling: of the ready nodes the one with the longest path to a sink, on
+    the device where it starts first.
 
-    The rule that DOPPLER (ICLR 2026) imitates first; transfers never wait for each other here
-    either.
+    The rule that DOPPLER (ICLR 2026) imitates first; here too transfers never wait for each other.
     """
     _schedule(trial, Timeline.free, False)
 
@@ -136,7 +137,7 @@ def critical_path(trial: Trial) -> None:
 def _schedule(trial: Trial, begin: Callable[[Timeline, int, int], int], by_end: bool) -> None:
     def plan(limits: object) -> Ints:
         timetable = Timetable(trial.problem.instance)
-        # No rank is under that of a reader, so this order takes ready nodes alone.
+        # A node's rank is at least its readers' ranks, so in this order every node is ready.
         for node in timetable.by_rank().tolist():
             trial.budget.require_time()
             timetable.put(node, begin, by_end)

@@ -1,7 +1,7 @@
-"""The table of methods: for each name a function, and what it needs by default.
+"""The table of methods: the function of each method and its defaults, by name.
 
-``search``, comparisons, the commands and the server read METHODS. Rows of methods that learn are in
-``simdev/learn/methods.py``, and the README counts all of them.
+``search``, comparisons, the commands and the server read METHODS. The rows of methods that learn
+are in ``simdev/learn/methods.py``; the README states the number of all methods.
 """
 
 from __future__ import annotations
@@ -19,18 +19,19 @@ from .trial import Trial
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """A method: a ``path`` "module:function" below ``simdev``, imported when it is run.
+    """A method of search, and its defaults.
 
-    ``prepare`` are its usual preparations of the graph. ``budget`` is how many evaluations it may
-    use by default; None for methods that end by themselves after a few. ``splits``: it splits ops,
-    so there is nothing to prepare. ``ranks``: it can plan ops that run on several devices at once.
-    ``chains``: it can walk in several chains at once (chains.py).
-    ``random``: another seed may give another answer, as for every learner.
-    ``learner``: of a method that learns, the path of its class of settings (learners.py).
-    ``keeps``: of a learner, it learns a policy that can be kept, begun with and evaluated.
-    ``torch``: it needs PyTorch, and is refused where that is missing before anything is evaluated.
-    ``general``: of a learner whose policies can place any graph, the path of what makes a learner
-    of several graphs of a trial (``simdev.learn.pretraining.GeneralLearner``).
+    - ``path``: "module:function" below ``simdev``, imported when the method is run.
+    - ``prepare``: the default preparations of the graph. ``budget``: the default number of
+      evaluations; None for methods that end by themselves after a few.
+    - ``splits``: it splits ops, so it takes no preparations. ``ranks``: it can plan ops that run on
+      several devices at once. ``chains``: it can walk in several chains at once (chains.py).
+    - ``random``: another seed may give another answer, as for every learner.
+    - ``learner``: for a method that learns, the path of its class of settings (learners.py).
+      ``keeps``: its policy can be saved, loaded as a start, and evaluated.
+    - ``torch``: it needs PyTorch; where that is missing it is refused before any evaluation.
+    - ``general``: for a learner whose policies can place any graph, the path of a callable that
+      makes a learner of several graphs from a trial (``simdev.learn.pretraining.GeneralLearner``).
     """
 
     path: str
@@ -47,7 +48,7 @@ class Method:
 
     @property
     def run(self) -> Callable[[Trial], None]:
-        """The function, which is handed a Trial."""
+        """The function that runs the method on a Trial."""
         function: Callable[[Trial], None] = resolve_name(f"simdev.{self.path}")
         return function
 
@@ -105,12 +106,12 @@ OWN: Mapping[str, Method] = {
 
 
 class _Methods(UserDict[str, Method]):
-    """The methods of this floor, then the learners, which the floor above registers: it is loaded
-    when the table is first read.
+    """The methods of this package, then the learners, which ``simdev.learn`` registers: that
+    package is loaded when the table is first read.
     """
 
     def __init__(self) -> None:
-        """Leaves ``data`` to the property below: the ``__init__`` of UserDict would set it."""
+        """Leave ``data`` to the property below: the ``__init__`` of UserDict would set it."""
 
     @cached_property
     def data(self) -> dict[str, Method]:  # type: ignore[override]
@@ -121,5 +122,5 @@ METHODS: Mapping[str, Method] = _Methods()
 
 
 def name_of(method: object) -> str:
-    """The name of a method: of an object of the caller's, that of its class."""
+    """The name of a method; for an object of the caller's, the name of its class."""
     return method if isinstance(method, str) else type(method).__name__

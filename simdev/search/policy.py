@@ -1,8 +1,9 @@
-"""SavedPolicy: what a learner learned, kept in a file of weights only (safetensors).
+"""SavedPolicy: the weights that a learner has learned, kept in a safetensors file.
 
-A file has no code in it, and says beside its weights what they are of. learners.py and run.py
-check a policy before a learner begins with it; each learner of ``simdev/learn`` makes its own. A
-new field is also an entry of ``_NOTED``, and a new FORMAT, since older files lack it.
+A file has no code in it; beside the weights it notes which method, graph and settings they belong
+to. learners.py and run.py check a policy before a learner begins with it; each learner of
+``simdev/learn`` makes its own. A new field is also an entry of ``_NOTED``, and a new FORMAT, since
+older files lack it.
 """
 
 from __future__ import annotations
@@ -23,9 +24,9 @@ from ..ground.version import __version__
 from ..oracle import Oracle
 
 FORMAT = 1  # of the files
-KEY = "simdev"  # under which a file says what its weights are of
+KEY = "simdev"  # the metadata key of a file's notes on its weights
 Setting = int | float | str
-# What a file says of its weights, as JSON.
+# The notes of a file on its weights, as JSON: their names and types.
 _NOTED: dict[str, type] = {
     "method": str, "features": int, "devices": int, "groups": int, "graph": str, "settings": dict,
     "simdev": str,
@@ -34,14 +35,14 @@ _NOTED: dict[str, type] = {
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SavedPolicy:
-    """The weights of a policy (arrays by name), and where they belong.
+    """The weights of a policy (arrays by name), and the question that they belong to.
 
-    - ``method``: the name of the learner; ``settings``: what it was run with.
+    - ``method``: the name of the learner; ``settings``: the settings that it ran with.
     - ``features``: the version of the graph's features that it reads; 0 where it reads none.
-    - ``devices``, ``groups``: how many the question had on which it was learned.
-    - ``graph``: the groups that it is tied to, as ``tied_to`` names them; "" where it can place any
+    - ``devices``, ``groups``: their numbers in the question on which it was learned.
+    - ``graph``: the graph whose groups it is tied to (``tied_to``); "" where it can place any
       graph.
-    - ``simdev``: the version that learned it.
+    - ``simdev``: the version of simdev that learned it.
     """
 
     method: str
@@ -54,9 +55,9 @@ class SavedPolicy:
     simdev: str = __version__
 
     def save(self, path: PathLike) -> None:
-        """Write a file, whole or not at all. Raises InputError where that cannot be."""
+        """Write a file, whole or not at all. Raises InputError where it cannot be written."""
         notes = {name: getattr(self, name) for name in _NOTED} | {"settings": dict(self.settings)}
-        # All under one name: several would be written in an order that changes from run to run.
+        # All notes under one key: several keys would be written in an order that changes by run.
         text = {KEY: json.dumps({"format": FORMAT, **notes}, sort_keys=True)}
         weights = {name: np.asarray(array, order="C") for name, array in self.weights.items()}
         data: bytes = _safetensors().save(weights, text)
@@ -75,7 +76,7 @@ class Learned(Protocol):
 
 
 def load_policy(path: PathLike) -> SavedPolicy:
-    """Read what ``SavedPolicy.save`` wrote. Raises InputError for anything else."""
+    """Read a file that ``SavedPolicy.save`` wrote. Raises InputError for any other file."""
     read = _safetensors().load
     with within(label(path)):
         try:
@@ -97,7 +98,7 @@ def load_policy(path: PathLike) -> SavedPolicy:
 
 
 def _checked(notes: Any) -> dict[str, Any]:
-    """The notes of a file on its weights, checked. Raises InputError."""
+    """The notes of a file on its weights. Raises InputError where they are not of this FORMAT."""
     version = notes.get("format") if isinstance(notes, dict) else None
     if version != FORMAT:
         raise InputError(f"a policy of format {version!r}; this simdev reads {FORMAT}")
@@ -118,10 +119,10 @@ def _safetensors() -> Any:
 
 
 def tied_to(oracle: Oracle) -> str:
-    """The name that tells the groups of a graph from others: the graph's, and a digest of the names
-    of the ops of each group.
+    """A name for the groups of a graph: the graph's name, and a digest of the names of each group's
+    ops.
 
-    Times and sizes are not in it: the same model at another batch size is the same graph here.
+    Times and sizes are not in the digest: a model at another batch size has the same name.
     """
     names = [[oracle.graph.ops[i].name for i in members] for members in oracle.groups]
     digest = blake2b(json.dumps(names).encode(), digest_size=8).hexdigest()
@@ -135,8 +136,10 @@ def require_method(policy: SavedPolicy, method: str) -> None:
 
 
 def require_policy(policy: SavedPolicy, method: str, features: int, oracle: Oracle) -> None:
-    """Raises InputError, in one line, for the policy of another method, of other features, for
-    another number of devices, or tied to other groups than those of ``oracle``.
+    """Check that a policy can place the groups of ``oracle``.
+
+    Raises InputError, in one line, for a policy of another method, of another version of features,
+    for another number of devices, or tied to other groups.
     """
     require_method(policy, method)
     devices, here = len(oracle.cluster.devices), tied_to(oracle)

@@ -1,8 +1,8 @@
-"""Graph preparation: what is placed in place of single ops, and the way back.
+"""Graph preparation: ops grouped or merged before they are placed, and the way back to single ops.
 
-Each preparation is a function Graph -> Grouped. ``prepare`` applies several, one on what the one
-before it made; run.py calls it. PREPARATIONS is the only list of them, and methods.py says which
-ones a method takes by default.
+Each preparation is a function Graph -> Grouped. ``prepare`` applies several, each to the graph that
+the previous one made; run.py calls it. PREPARATIONS is the only list of them, and methods.py names
+the defaults of each method.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from .space import inner_peak, persistent_bytes
 if TYPE_CHECKING:
     import networkx as nx
 
-# Grouped: a graph made smaller for a placer, and the way back.
+# Grouped: a graph made smaller for a placer, and the way back to the original.
 
 
 @dataclass(frozen=True)
 class Grouped:
-    """A graph, each of whose ops means one or several ops of ``original``.
+    """A graph, each of whose ops stands for one or several ops of ``original``.
 
-    ``runs[i]`` are the positions in ``original`` that op i of ``graph`` runs, in their order;
-    ``follows[i]`` those that go where it goes but are not planned (backward ops, where forward ops
-    alone are placed). Each op of ``original`` occurs once. Ops of ``graph`` with one ``colocate``
-    go to one device, as everywhere.
+    ``runs[i]`` are the positions in ``original`` of the ops that op i of ``graph`` runs, in their
+    order; ``follows[i]`` the positions of ops that go to its device but are not planned (backward
+    ops, where only forward ops are placed). Each op of ``original`` occurs once. Ops of ``graph``
+    with one ``colocate`` go to one device, as everywhere.
     """
 
     graph: Graph
@@ -47,31 +47,37 @@ class Grouped:
 
     @classmethod
     def of(cls, graph: Graph) -> Grouped:
-        """The graph as it is: each op means itself."""
+        """The graph as it is: each op stands for itself."""
         return cls(graph, graph, tuple((i,) for i in range(len(graph.ops))))
 
     @cached_property
     def members(self) -> tuple[tuple[int, ...], ...]:
-        """The ops of ``original`` that go where each op goes: ``runs``, then ``follows``."""
+        """The ops of ``original`` that go to the device of each op: ``runs``, then ``follows``."""
         if not self.follows:
             return self.runs
         return tuple(run + more for run, more in zip(self.runs, self.follows, strict=True))
 
     @cached_property
     def node_of(self) -> Ints:
-        """The op of ``graph`` that each op of ``original`` goes with."""
+        """The op of ``graph`` that stands for each op of ``original`` (in ``runs`` or
+        ``follows``).
+        """
         nodes = np.empty(len(self.original.ops), np.int64)
         for node, members in enumerate(self.members):
             nodes[list(members)] = node
         return nodes
 
     def back(self, placement: Sequence[int] | Ints) -> Ints:
-        """The placement of ``original`` (device by op) that a placement of ``graph`` means."""
+        """The placement of ``original`` (device by op) that follows from a placement of
+        ``graph``.
+        """
         return np.asarray(placement, np.int64)[self.node_of]
 
     @cached_property
     def colocated(self) -> Graph:
-        """``original`` with colocation groups that keep together what goes together here."""
+        """``original`` with colocation groups that keep the ops of each op of ``graph``
+        together.
+        """
         ops = list(self.original.ops)
         for node, members in enumerate(self.members):
             group = self.graph.ops[node].colocate
@@ -92,14 +98,14 @@ def fuse(graph: Graph) -> Grouped:
     """Fuse along the edges inside each colocation group, groups and edges first in, first out.
 
     The conservative rule (Jeon et al., SoCC 2020, section 3.1): the second op of an edge joins the
-    first unless the first has several successors and the second several predecessors, for then
-    another path might join them, and a cycle close. The fused op takes the place of its first:
-    times and persistent bytes add up, its workspace is the peak needed inside, its outputs are the
-    tensors that leave it.
+    first unless the first has several successors and the second several predecessors: then another
+    path might join them, and a cycle close. The fused op has the position of its first op: times
+    and persistent bytes add up, its workspace is the peak needed inside, its outputs are the
+    tensors that other ops read.
     """
     import networkx as nx
 
-    # Neighbours are in the order in which their edges were made: it decides what is fused first.
+    # Neighbours keep the order in which their edges were made: it decides which ops fuse first.
     net: nx.DiGraph[int] = nx.DiGraph()
     net.add_nodes_from(range(len(graph.ops)))
     for consumer, reads in enumerate(graph.reads):
@@ -120,7 +126,7 @@ def fuse(graph: Graph) -> Grouped:
 
 
 def _merge(net: nx.DiGraph[int], first: int, second: int) -> list[tuple[int, int]]:
-    """Merge the second of an edge into the first; the edges that are new."""
+    """Merge the second op of an edge into the first; returns the new edges."""
     after, before = list(net.adj[second]), list(net.pred[second])
     net.remove_node(second)
     new = [(first, other) for other in after if other not in net.adj[first]]
@@ -176,15 +182,17 @@ def _fused_op(graph: Graph, ops: tuple[int, ...], lead: Op, crossing: set[tuple[
 
 
 def _launches(members: Sequence[Op]) -> int | None:
-    """The kernels that all launch, one where an op does not say; None where none says."""
+    """The sum of the kernels that the ops launch, 1 for an op without a number; None where no op
+    has one.
+    """
     if all(op.launches is None for op in members):
         return None
     return sum(1 if op.launches is None else op.launches for op in members)
 
 
 def _sum_of(members: Sequence[Op], name: str) -> Fraction | Mapping[str, Fraction] | None:
-    """The sum of the times of this name that all of them tell, by kind of device where one tells it
-    so.
+    """The sum of the ops' times of this name, by kind of device where an op has its time by kind;
+    None where an op has no time.
     """
     times = [getattr(op, name) for op in members]
     if any(time is None for time in times):
@@ -198,8 +206,8 @@ def _sum_of(members: Sequence[Op], name: str) -> Fraction | Mapping[str, Fractio
     return sums if kinds else sums[""]
 
 
-# Which ops go together: TensorFlow's colocation, Baechi's co-placement, forward ops with their
-# backward, and groups that are restored after a free placement.
+# Groups of ops: TensorFlow's colocation, Baechi's co-placement, forward ops with their backward,
+# and groups that are restored after a free placement.
 
 
 def colocate(graph: Graph) -> Grouped:
@@ -212,12 +220,12 @@ def colocate(graph: Graph) -> Grouped:
 def coplace(graph: Graph) -> Grouped:
     """Co-placement: an op whose output has one consumer joins the group of that consumer.
 
-    Starts from the declared groups (Jeon et al., SoCC 2020, section 3.1). What counts is how many
-    ops read the op, not how many tensors they read; control inputs count too. An op that a
-    collective over ranks reads is on a rank of its own, and does not join it. Backward and update
-    ops that share a group with a forward op (``pair``, or so declared) follow it: the forward graph
-    alone is co-placed then. Else the backward of one layer, read by the next alone, would weld all
-    layers together.
+    Starts from the declared groups (Jeon et al., SoCC 2020, section 3.1). A consumer is an op,
+    however many tensors it reads; control inputs count too. An op that a collective over ranks
+    reads does not join the collective: it stays on its own rank. Backward and update ops in a group
+    with a forward op (``pair``, or declared) follow the forward op: then only the forward graph is
+    co-placed. Otherwise the backward of one layer, read only by the next, would weld all layers
+    together.
     """
     groups, follows = declared(graph), _following(graph)
     readers: list[set[int]] = [set() for _ in graph.ops]
@@ -233,9 +241,9 @@ def coplace(graph: Graph) -> Grouped:
 
 
 def _following(graph: Graph) -> list[bool]:
-    """Whether each op is a backward or update op in a group with a forward one, other than a leaf.
+    """Whether each op is a backward or update op in a group with a forward op, other than a leaf.
 
-    An update that is only declared to go with its parameter is matched with nothing.
+    An update whose group has only its parameter follows no op.
     """
     led = {
         op.colocate
@@ -246,10 +254,10 @@ def _following(graph: Graph) -> list[bool]:
 
 
 def pair(graph: Graph) -> Grouped:
-    """Each backward or update op goes with its forward op (``mates``), parameters with what reads
-    them first.
+    """Each backward or update op goes with its forward op (``mates``), each parameter with its
+    first reader among the forward ops.
 
-    That is the first forward op that does; the declared groups hold too.
+    The declared groups hold too.
     """
     groups = declared(graph)
     groups.unite((i, mate) for i, mate in enumerate(mates(graph)) if mate >= 0)
@@ -263,12 +271,12 @@ def pair(graph: Graph) -> Grouped:
 
 
 def forward(graph: Graph) -> Grouped:
-    """The graph of the forward ops alone; the others go where their forward op goes (``mates``).
+    """The graph of the forward ops alone; other ops go where their forward op goes (``mates``).
 
-    What it is planned by covers the forward pass only (Jeon et al., SoCC 2020, section 3.1).
-    Colocation groups hold: those of followers bind the ops that they follow. An op whose forward op
-    cannot be told is planned too. So are collectives over ranks and the ops that they read, each of
-    which is on its rank. A graph in which nothing follows is left as it is.
+    So placers plan by the forward pass only (Jeon et al., SoCC 2020, section 3.1). Colocation
+    groups hold: the groups of followers bind the ops that they follow. Three sorts of other ops are
+    planned too: ops whose forward op is unknown, collectives over ranks, and the ops that these
+    read, each of which is on its rank. A graph without followers is left as it is.
     """
     ranked = {i for i, op in enumerate(graph.ops) if is_collective(op)}
     ranked |= {producer for i in ranked for producer, _ in graph.reads[i]}
@@ -288,7 +296,7 @@ def forward(graph: Graph) -> Grouped:
 
 
 def _without_inputs(graph: Graph, op: Op, kept: Mapping[int, object]) -> Op:
-    """The op without what it reads of ops that are not ``kept``."""
+    """The op without inputs from ops that are not ``kept``."""
     return replace(
         op,
         inputs=tuple(text for text in op.inputs if graph.resolve(text)[0] in kept),
@@ -299,7 +307,9 @@ def _without_inputs(graph: Graph, op: Op, kept: Mapping[int, object]) -> Op:
 
 
 def _bound(graph: Graph, ops: Sequence[Op], members: Sequence[tuple[int, ...]]) -> tuple[Op, ...]:
-    """The ops with colocation groups that hold for all that goes with each."""
+    """The ops with colocation groups that also bind the ops that follow each of them
+    (``members``).
+    """
     groups, first = Groups(len(ops)), dict[str, int]()
     for node, together in enumerate(members):
         names = [graph.ops[i].colocate for i in together]
@@ -320,23 +330,24 @@ RULES: dict[str, Choice] = {
     "memory-sum": lambda devices, weights: int(np.bincount(devices, weights).argmax()),
 }
 RULES |= {"time": RULES["memory"], "time-sum": RULES["memory-sum"]}
-"""The rules of Baechi's adjusters by name; of two devices alike the smaller."""
+"""The rules of Baechi's adjusters by name; on a tie the device of the smaller index."""
 
 
 @dataclass(frozen=True)
 class Adjusted(Grouped):
-    """A graph without colocation groups, whose way back restores them.
+    """A graph without colocation groups, whose ``back`` restores them.
 
     ``rule`` chooses the device of a group: the device of its first op (``first``), of most of its
     ops (``frequent``), of its op with most memory or time (``memory``, ``time``), or the device
-    whose ops have most of either together (``memory-sum``, ``time-sum``). ``weights`` by op.
+    whose ops have most memory or time together (``memory-sum``, ``time-sum``). ``weights`` are by
+    op.
     """
 
     rule: str = "memory-sum"
     weights: tuple[float, ...] = ()
 
     def back(self, placement: Sequence[int] | Ints) -> Ints:
-        """The placement of ``original``, its groups each on one device."""
+        """The placement of ``original``, each of its groups on one device."""
         devices, weights = super().back(placement), np.array(self.weights, float)
         for group in self.original.groups.values():
             members = list(group)
@@ -350,8 +361,8 @@ def adjust(
     """Place freely, adjust afterwards (Jeon et al., SoCC 2020, section 3.1, by the rules of its
     code).
 
-    Memory is what an op keeps and what it works with, ``times`` is by op, in any unit. Raises
-    InputError for a rule that is not there, and for one by time without ``times``.
+    Memory is an op's persistent bytes and workspace; ``times`` are by op, in any unit. Raises
+    InputError for an unknown rule, and for a rule by time without ``times``.
     """
     if rule not in RULES:
         raise InputError(f'prepare: adjust: must be one of {", ".join(RULES)}, got "{rule}"')
@@ -379,11 +390,11 @@ PREPARATIONS: Mapping[str, Callable[[Graph], Grouped]] = {
 def prepare(
     graph: Graph, names: Sequence[str] = (), times: Sequence[float] | None = None
 ) -> Grouped:
-    """The graph after these preparations, in their order.
+    """The graph after the named preparations, applied in this order.
 
-    ``adjust`` can only be the last, and not after ``fuse`` or ``forward``. A rule of it is named
-    like ``adjust:time-sum`` (RULES; else ``memory-sum``); rules by time need ``times`` by op.
-    Raises InputError for these, and for a name that is not in PREPARATIONS.
+    ``adjust`` can only be the last, and not after ``fuse`` or ``forward``. Its rule is named like
+    ``adjust:time-sum`` (RULES; default ``memory-sum``); rules by time need ``times`` by op. Raises
+    InputError for any other combination, and for a name that is not in PREPARATIONS.
     """
     unknown = [name for name in names if name.partition(":")[0] not in PREPARATIONS]
     unknown += [name for name in names if ":" in name and not name.startswith("adjust:")]
@@ -404,9 +415,10 @@ def prepare(
 
 
 def _after(before: Grouped, then: Grouped) -> Grouped:
-    """Two preparations as one.
+    """Two preparations in sequence as one Grouped.
 
-    Where the first left the ops as they are, the second is one of the original.
+    Where the first one kept the ops of the original, the second is already a preparation of the
+    original.
     """
     if before.graph is before.original:
         return then

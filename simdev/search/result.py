@@ -1,7 +1,7 @@
-"""Result: what a search ended with and how; its independent confirmation.
+"""Result: the best strategy of a search and how the search ended; its independent confirmation.
 
-run.py makes it. A journal keeps it as ``record_of`` of ``comparison/runs.py`` writes it, so a new
-field belongs there and in ``run_of``, too.
+run.py makes it. ``record_of`` in ``comparison/runs.py`` writes it to a journal and ``run_of`` reads
+it back, so a new field belongs there, too.
 """
 
 from __future__ import annotations
@@ -23,15 +23,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Result:
-    """The best strategy of a search, its cost, and how it came there.
+    """The best strategy of a search, its cost, and how the search got there.
 
-    - ``objectives``: ``step_time_s``, and what else the method minimises (``max_load_ms``).
-    - ``points``: when the best so far got better; ``curve`` has them as a DataFrame.
-    - ``provenance``: method, seed, budget, prepare, groups (how many are placed after that;
-      None where ops are split), versions, evaluations, cpu_seconds, seconds, and why it ended.
-    - ``details``: what else the method has to say, by name.
-    - ``obstacles``: where nothing fits, one line for each thing that does not.
-    - ``policy``: what a learner learned by the end.
+    - ``objectives``: ``step_time_s``, and whatever else the method minimises (``max_load_ms``).
+    - ``points``: the improvements of the best so far; ``curve`` has them as a DataFrame.
+    - ``provenance``: method, seed, budget, prepare, groups (the number that are placed after the
+      preparations; None where ops are split), versions, evaluations, cpu_seconds, seconds, and why
+      the search ended.
+    - ``details``: further figures of the method, by name.
+    - ``obstacles``: where nothing fits, a line for each thing that does not.
+    - ``policy``: the policy that a learner had at the end.
     """
 
     strategy: Strategy
@@ -45,8 +46,8 @@ class Result:
 
     @property
     def curve(self) -> pd.DataFrame:
-        """The best so far: evaluation, cpu_seconds, step_time_s, memory_excess_bytes, a row for
-        each improvement.
+        """The best so far, a row for each improvement: evaluation, cpu_seconds, step_time_s,
+        memory_excess_bytes.
 
         The last row is the end of the search.
         """
@@ -61,7 +62,7 @@ class Result:
         return pd.DataFrame([*rows, last] if last[0] > rows[-1][0] else rows, columns=names)
 
     def to_json(self) -> dict[str, Any]:
-        """Plain numbers and texts."""
+        """The result as plain numbers and texts."""
         return {
             **self.objectives,
             "feasible": self.cost.feasible,
@@ -81,7 +82,9 @@ class Result:
 
 
 def present_cost(oracle: Oracle, strategy: Strategy) -> Cost | None:
-    """The cost of the strategy that a scenario has by now; None where it cannot be."""
+    """The cost of the strategy that a scenario already has; None where that strategy is
+    impossible.
+    """
     try:
         return oracle(strategy)
     except REFUSED:
@@ -89,10 +92,10 @@ def present_cost(oracle: Oracle, strategy: Strategy) -> Cost | None:
 
 
 def confirm(oracle: Oracle, result: Result) -> tuple[Violation, ...]:
-    """The objections of the checker to the reference engine's trace, and where the trace has not
-    the cost of the result.
+    """The checker's objections to the reference engine's trace, and where this trace's cost differs
+    from the result's.
 
-    Where steps follow one another the trace is of several, and the step time their period.
+    Where steps follow one another, the trace has several steps, and the step time is their period.
     """
     trace, _ = simulate_strategy(oracle.prepared, result.strategy, "simpy", oracle.steps)
     violations, cost = list(check(trace.task_graph, trace)), cost_of(trace)

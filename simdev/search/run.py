@@ -1,11 +1,11 @@
 """``search`` runs one method on one question, from the call to its Result.
 
-The arguments are checked, the question becomes a problem for the method, a learner is given its
-start, the method runs within the budget, and its best is the Result. ``search_oracle`` is the same
-for a comparison, which has prepared its oracles and checked its limits.
+Steps: check the arguments, make the problem of the method, choose the start of a learner, run the
+method within the budget, and return the best as a Result. ``search_oracle`` does this for a
+comparison, which has already prepared its oracles and checked its limits.
 
 A new argument of ``search`` is also an option in ``simdev/commands/search.py``; where it holds for
-comparisons, a field of ``Terms`` in ``comparison/__init__.py``; where learners alone take it, a
+comparisons, a field of ``Terms`` in ``comparison/__init__.py``; where only learners take it, a
 field of ``LearnerOptions`` in learners.py.
 """
 
@@ -50,19 +50,21 @@ from .trial import (
 )
 
 MATTERS = ("numpy", "numba", "scipy")  # packages whose version may change an answer
-EVALUATED = 100  # placements that a policy is judged by, where it does not learn; ours
-HANDFUL = 10  # random placements that tell whether to begin among them; ours
-FREE = 1000  # evaluations of a method of the caller's, where nobody says how many
+EVALUATED = 100  # placements drawn from a policy that is only evaluated, not trained; ours
+HANDFUL = 10  # random placements that the best start is compared with (``begin``); ours
+FREE = 1000  # default budget of a method that the caller wrote
 
 
 class AskTell(Protocol):
-    """A method of the caller's. Placements are device indices by group (``oracle.groups``)."""
+    """A method that the caller wrote. Placements are device indices by group
+    (``oracle.groups``).
+    """
 
     def ask(self) -> Ints:
         """The next placement to try."""
 
     def tell(self, placement: Ints, cost: Cost) -> None:
-        """The cost of the placement that was asked for."""
+        """Receive the cost of the placement that ``ask`` returned last."""
 
 
 def search(
@@ -82,25 +84,27 @@ def search(
 ) -> Result:
     """Run a method: a name of METHODS, or an object with ``ask`` and ``tell``.
 
-    ``budget`` is how many placements may be evaluated (None: the method's own; unlimited where
-    ``seconds`` are given), ``seconds`` how long it may take; at least one is evaluated. ``prepare``
-    names preparations of the graph in place of the method's own. ``progress`` is called with the
-    number of evaluations so far. The same seed and budget give the same answer; a limit in seconds,
-    or Ctrl-C, ends with the best so far. A scenario's own placement is one of the starts of local
-    search, whatever the preparation. Where what a method plans cannot be (between devices without a
-    route), or is not ready in time, the best of these starts is the answer, beyond the limits.
+    ``budget`` is the number of placements that may be evaluated (None: the method's default;
+    unlimited where ``seconds`` are given), ``seconds`` the time limit; at least one placement is
+    evaluated. ``prepare`` names preparations of the graph in place of the method's defaults.
+    ``progress`` is called with the number of evaluations so far. The same seed and budget give the
+    same answer; a limit in seconds, or Ctrl-C, ends with the best so far. A scenario's own
+    placement is one of the starts of local search, whatever the preparation. Where a method's plan
+    is impossible (between devices without a route), or is not ready in time, the answer is the best
+    of these starts, even beyond the limits.
 
-    ``chains`` is how many walks a local search keeps, which exchange their placements; the answer
-    depends on it. ``n_jobs`` is how many processes work on them (``simdev.ground.jobs``),
-    which changes no answer.
+    ``chains`` is the number of walks of a local search, which exchange their placements; the answer
+    depends on it. ``n_jobs`` is the number of processes that work on them (``simdev.ground.jobs``);
+    the answer does not depend on it.
 
     Options of learners (docs/how-to/learning.md): ``settings`` by name, or as a text like
-    "published,hidden=128"; ``warm`` is what they imitate first: "auto", "random" or a method's
-    name; ``policy`` a saved policy to begin with, which ``train=False`` evaluates only; ``n_jobs``
-    as above.
+    "published,hidden=128"; ``warm`` is the start that they imitate first: "auto", "random" or a
+    method's name; ``policy`` a saved policy to begin with, which ``train=False`` only evaluates;
+    ``n_jobs`` as above.
 
     Raises InputError for an unknown method or preparation, wrong limits, a group without any
-    possible device, where no placement can be, and for a malformed one that an object proposes.
+    possible device, a question without any possible placement, and a malformed placement from
+    ``ask``.
     """
     check_limits(method, budget, seed, seconds, prepare)
     chaining = chaining_of(method, chains, n_jobs)
@@ -117,7 +121,7 @@ def search(
 def check_limits(
     method: object, budget: object, seed: object, seconds: object, prepare: object
 ) -> None:
-    """Raises InputError for what goes with no scenario at all."""
+    """Raises InputError for arguments that are wrong whatever the scenario."""
     if isinstance(method, str):
         if method not in METHODS:
             raise InputError(f'method: must be one of {", ".join(METHODS)}, got "{method}"')
@@ -137,14 +141,14 @@ def check_limits(
 
 def require_whole(name: str, value: object, least: int = 1) -> int:
     """A whole number. Raises InputError for anything else, and for one below ``least``."""
-    # A bool is an Integral too, and nobody means it as a number.
+    # A bool is an Integral too, but is refused as a number.
     if isinstance(value, bool) or not isinstance(value, Integral) or int(value) < least:
         raise InputError(f"{name}: must be a whole number of at least {least}, got {value!r}")
     return int(value)
 
 
 def chaining_of(method: str | AskTell, chains: object, n_jobs: int | None) -> Chaining:
-    """The chains of a search. Raises InputError for a number of chains that is none, and for any
+    """The chains of a search. Raises InputError for a malformed number of chains, and for any
     number with a method that does not walk.
     """
     if chains is None:
@@ -161,9 +165,9 @@ def chaining_of(method: str | AskTell, chains: object, n_jobs: int | None) -> Ch
 
 
 def oracle_and_strategy(question: Scenario | Oracle) -> tuple[Oracle, Strategy]:
-    """The oracle of what is searched, and the strategy that it has by now.
+    """The oracle of a question, and the strategy that the question already has.
 
-    Raises InputError where it is neither a scenario nor an oracle, or under a fixed order.
+    Raises InputError for anything but a scenario or an oracle, and for a fixed order.
     """
     if not isinstance(question, (Scenario, Oracle)):
         raise InputError(
@@ -219,7 +223,9 @@ def search_oracle(
 def problem_of(
     oracle: Oracle, given: Strategy, name: str, method: Method, preparations: Sequence[str]
 ) -> SearchProblem:
-    """The problem of a method after preparations. Raises InputError where it cannot be planned."""
+    """The problem of a method after preparations. Raises InputError where the method cannot plan
+    it.
+    """
     if preparations and method.splits:
         raise InputError(
             f"prepare: {name} splits the ops of the graph as it is; it takes no preparation"
@@ -233,7 +239,7 @@ def problem_of(
         )
     times = mean_ps(oracle.prepared.duration).tolist()
     grouped = make_smaller(oracle.graph, preparations, times)
-    # Where ops are placed freely first, groups hold when a placement is judged.
+    # After "adjust" ops are planned freely, but the oracle judges placements with the groups.
     together = grouped.original if isinstance(grouped, Adjusted) else grouped.colocated
     inner = oracle if together == oracle.graph else oracle.on(together)
     problem = SearchProblem(inner, grouped, oracle, given)
@@ -244,7 +250,7 @@ def problem_of(
 def _run(
     trial: Trial, method: str | AskTell, learning: Learning | None, prepare: Sequence[str] | None
 ) -> str:
-    """Run a method until it ends; why it ended."""
+    """Run a method until it ends; return why it ended."""
     budget = trial.budget
     try:
         if isinstance(method, str):
@@ -264,8 +270,8 @@ def _run(
 
 
 def fall_back(trial: Trial) -> None:
-    """Take the best start as the answer, at any price, where a method has evaluated no possible
-    placement: no plan was ready in time, or none can be.
+    """Make the best start the answer, beyond all limits, where a method has evaluated no possible
+    placement: its plan was not ready in time, or was impossible.
     """
     if trial.best.points:
         return
@@ -302,9 +308,9 @@ def _result(trial: Trial, method: Method, provenance: Mapping[str, Any]) -> Resu
 
 
 def _answer(trial: Trial) -> tuple[Strategy, Cost]:
-    """The best strategy and its whole cost: a walk gives no peaks where nothing is limited.
+    """The best strategy and its whole cost: a walk gives no peaks where no memory is limited.
 
-    Raises why there is none.
+    Raises the last refusal where there is no answer.
     """
     best, oracle = trial.best, trial.problem.whole
     if best.strategy is not None:
@@ -322,10 +328,10 @@ def _answer(trial: Trial) -> tuple[Strategy, Cost]:
 def _beginning(
     trial: Trial, method: str, learning: Learning, prepare: Sequence[str] | None
 ) -> Learning:
-    """The start of a learner, scored; ``details`` of the trial tell of it.
+    """The start of a learner, scored; noted in ``details`` of the trial.
 
-    Preparations that the caller names hold for a method that is imitated too; None leaves each to
-    its own. So a comparison's row of that method is the start that its learners imitate. Raises
+    Preparations that the caller names hold for the imitated method too; with None each method uses
+    its defaults. So the start is equal to the row of that method in a comparison. Raises
     SpentError, InputError where PyTorch is missing, and InputError or DeadlockError where the start
     has no answer.
     """
@@ -345,7 +351,7 @@ def _beginning(
     else:
         names = METHODS[start].prepare if prepare is None else prepare
         row, cost, split = _imitated(trial, learning, names)
-    if cost is IMPOSSIBLE:  # it cannot be, and nobody shall imitate it
+    if cost is IMPOSSIBLE:  # no learner shall imitate an impossible placement
         row = None
     name = "the best start" if start == AUTO else start
     best.details["warm"] = {
@@ -363,9 +369,9 @@ def _beginning(
 def begin(trial: Trial) -> Ints | None:
     """The placement to imitate first (devices by group), or None to begin at random.
 
-    Ours: the starts of local search are scored, then a handful of random placements. Where even the
-    best of these is worse than the best start, a learner that began among them would see nothing
-    but losses: almost all placements lose to one device where transfers are dear.
+    Ours: score the starts of local search, then a handful of random placements. The start is
+    imitated only where it beats all of these: a learner that began at random would then see nothing
+    but losses, for almost all placements lose to one device where transfers are expensive.
     """
     column = best_start(trial)
     if column is None:
@@ -382,10 +388,10 @@ def begin(trial: Trial) -> Ints | None:
 def _imitated(
     trial: Trial, learning: Learning, preparations: Sequence[str]
 ) -> tuple[Ints, Cost, bool]:
-    """The answer of another method by the groups of this problem, its cost, and whether it splits
-    some of them.
+    """The answer of the method to imitate by the groups of this problem, its cost, and whether it
+    splits some of these groups.
 
-    That method searches the whole question, after preparations of its own and with a share of the
+    That method searches the whole question, after its own preparations and with a share of the
     budget. Its evaluations count in this search, which keeps its best. Raises InputError or
     DeadlockError where it has no answer.
     """

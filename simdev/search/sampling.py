@@ -1,8 +1,8 @@
-"""Placements as samples: for each group, whatever the others do, a distribution over the devices.
+"""Placements as samples: a distribution over the devices for each group, independent of the others.
 
-A distribution is an array of chances [group, device]: rows add up to 1, a device that is not
-allowed has 0. Placements are devices by group. The cross-entropy method (blackbox.py), the start of
-learners (run.py) and learners of ``simdev/learn`` draw from them.
+A distribution is an array of probabilities [group, device]: rows add up to 1, and a device that is
+not allowed has 0. Placements are devices by group. The cross-entropy method (blackbox.py), the
+start of learners (run.py) and learners of ``simdev/learn`` draw from them.
 """
 
 from __future__ import annotations
@@ -19,20 +19,22 @@ EXPLORE = 0.1  # first share of the uniform distribution that is mixed in (recal
 
 
 def explored(first: float, used: float) -> float:
-    """The share of the uniform distribution that is mixed in once a share of the budget is used: it
-    falls from ``first`` to 0, in proportion (ours).
+    """The share of the uniform distribution to mix in once ``used`` of the budget is used: it falls
+    from ``first`` to 0 linearly (ours).
     """
     return first * (1.0 - used)
 
 
 def uniform(allowed: Bools) -> Floats:
-    """Equal chances of all devices that each group may go to, as ``space.allowed`` has them."""
+    """Equal probabilities of all devices that each group may go to (``space.allowed``)."""
     chance: Floats = allowed / allowed.sum(axis=1, keepdims=True)
     return chance
 
 
 def sampled(chance: Floats, lucks: Floats) -> Ints:
-    """A placement for each row of ``lucks`` [..., group], uniform in [0, 1): [..., group]."""
+    """A placement for each row of ``lucks`` (uniform in [0, 1), [..., group]): devices [...,
+    group].
+    """
     ends = np.cumsum(chance, axis=1)
     # The last sum may be under 1 by rounding.
     reached = (lucks * ends[:, -1])[..., None] >= ends
@@ -41,26 +43,26 @@ def sampled(chance: Floats, lucks: Floats) -> Ints:
 
 
 def anywhere(allowed: Bools, random: np.random.Generator, *count: int) -> Ints:
-    """So many placements [*count, group] at random, on the devices that each group may go to."""
+    """Random placements [*count, group] on the devices that each group may go to."""
     even = uniform(allowed)
     return sampled(even, random.random((*count, len(even))))
 
 
 def likeliest(chance: Floats) -> Ints:
-    """Each group on the device of the largest chance (of equal ones, the first)."""
+    """Each group on its most probable device (on a tie the first)."""
     placement: Ints = chance.argmax(axis=1)
     return placement
 
 
 def best_of(placements: Ints, ranks: Sequence[Rank], share: float = ELITE) -> Ints:
-    """The placements of least rank, the earlier of equal ones: this share of all, at least one."""
+    """The ``share`` of the placements with the lowest ranks, at least one; on a tie the earlier."""
     order = sorted(range(len(ranks)), key=lambda i: ranks[i])
     best: Ints = placements[order[: max(round(share * len(ranks)), 1)]]
     return best
 
 
 def frequencies(placements: Ints, devices: int) -> Floats:
-    """The distribution that is likeliest to give just these placements [n, group]: how often each
+    """The distribution under which the given placements [n, group] are most likely: how often each
     group is on each device.
 
     It minimises the cross-entropy to them (Rubinstein; Gao, Chen, Li, NeurIPS 2018, section 3.2).
@@ -76,18 +78,18 @@ def mixed(chance: Floats, other: Floats, share: float) -> Floats:
 
 
 def share_of_moves(groups: float, even: Floats) -> float:
-    """The share of the uniform distribution ``even`` by which a placement has so many groups
-    elsewhere, on average; at most 1.
+    """The share of the uniform distribution ``even`` that, mixed into a placement, moves ``groups``
+    groups on average; at most 1.
     """
     movable = float((1.0 - (even**2).sum(axis=1)).sum())
     return min(groups / movable, 1.0) if movable > 0 else 1.0
 
 
 def around(placement: Ints, even: Floats, groups: float) -> Floats:
-    """The distribution whose samples have so many groups elsewhere than ``placement``, on average.
+    """The distribution whose samples differ from ``placement`` in ``groups`` groups on average.
 
-    ``even`` is the uniform distribution. However many groups there are: a share of each would move
-    many of many.
+    ``even`` is the uniform distribution. The number of moves does not grow with the number of
+    groups, as a fixed share would make it.
     """
     there = frequencies(placement[None], even.shape[1])
     return mixed(there, even, share_of_moves(groups, even))

@@ -1,7 +1,8 @@
-"""Linear and integer programs for SciPy's solvers, where they are installed, and calls into these,
-which look neither at signals nor, at all times, at their limit in time.
+"""Linear and integer programs for SciPy's solvers, and calls of these solvers that Ctrl-C and time
+limits can end.
 
-m-SCT (baechi.py) and the programs of ``maxload`` are written with it.
+SciPy is optional; its solvers ignore signals, and sometimes their own time limit. m-SCT (baechi.py)
+and the programs of ``maxload`` use this module.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ GRACE = 1.0  # seconds beyond its limit that a solver may take to hand over what
 
 
 def scipy(who: str) -> tuple[Any, Any]:
-    """SciPy's modules ``optimize`` and ``sparse``. Raises SimdevError where ``who`` needs SciPy in
-    vain.
+    """SciPy's modules ``optimize`` and ``sparse``. Raises SimdevError, which begins with ``who``,
+    where SciPy is not installed.
     """
     try:
         from scipy import optimize, sparse
@@ -35,10 +36,10 @@ def scipy(who: str) -> tuple[Any, Any]:
 
 
 class Program:
-    """A program as it is written down: the least value of its last column is wanted.
+    """A linear program that minimises its last column.
 
-    Columns are from 0 to ``high``, in whole numbers where ``integral`` is 1; rows are low <= sum of
-    value x column <= high.
+    Each column is from 0 to ``high``, a whole number where ``integral`` is 1; each row is low <=
+    sum of value x column <= high.
     """
 
     def __init__(self) -> None:
@@ -46,7 +47,7 @@ class Program:
         self.rows: list[tuple[Sequence[int], Sequence[float], float, float]] = []
 
     def columns(self, *shape: int, high: float = 1.0, integral: int = 0) -> Ints:
-        """The numbers of further columns, in this shape."""
+        """Add columns; returns their indices in this shape."""
         first = len(self.high)
         self.high += [high] * prod(shape)
         self.integral += [integral] * prod(shape)
@@ -55,7 +56,7 @@ class Program:
     def add(
         self, columns: Sequence[int] | Ints, values: Sequence[float], low: float, high: float
     ) -> None:
-        """One more row."""
+        """Add a row."""
         self.rows.append((list(columns), values, low, high))
 
     def tables(self, sparse: Any) -> tuple[Floats, Any, Sequence[float], Sequence[float]]:
@@ -70,11 +71,11 @@ class Program:
 
 
 def attended(call: Callable[[], T], seconds: float = inf) -> T | None:
-    """The answer of ``call``, None where it takes longer than ``seconds`` and GRACE; Ctrl-C ends it
-    at once.
+    """The answer of ``call``, None where it takes longer than ``seconds`` and GRACE; Ctrl-C ends
+    the wait at once.
 
-    It runs in a thread, and has to release the GIL. Nothing can stop it from outside: where it is
-    waited for no more, it goes on unheard until it ends by itself, or the process does.
+    The call runs in a thread, and has to release the GIL. Nothing can stop it from outside: after
+    the wait is over, it goes on until it ends by itself, or the process does.
     """
     answer, end = Future[T](), time.perf_counter() + seconds + GRACE
 

@@ -1,8 +1,8 @@
-"""Where groups of ops may go, what they hold in memory, and which of two costs is the better.
+"""The devices that groups of ops may go to, the memory that they hold, and the order of costs.
 
-Placers, learners and comparisons call it. ``rank_of`` orders all answers of all methods, ``energy``
-those of annealing. The bytes here are estimates for placers that plan: the oracle alone says what
-fits. ``able`` foretells which placements the oracle and lowering refuse, so a change of where an op
+Placers, learners and comparisons call it. ``rank_of`` orders the answers of all methods, ``energy``
+those of annealing. The bytes here are estimates for placers that plan: only the oracle decides what
+fits. ``able`` predicts which placements the oracle and lowering refuse, so a change of where an op
 may go is made in both.
 """
 
@@ -26,17 +26,17 @@ from ..oracle import Cost, Oracle
 
 NEVER = 1 << 62  # more than any step or excess
 IMPOSSIBLE = Cost(inf, False, NEVER, NEVER, ())
-"""The cost of a placement that cannot be, say between devices without a route: the worst of all."""
+"""The cost of an impossible placement, say between devices without a route: the worst of all."""
 
 Rank = tuple[int, int, int]
 WORST: Rank = (NEVER, NEVER, NEVER)
 
 
 def choices(oracle: Oracle) -> tuple[Ints, ...]:
-    """For each of ``oracle.groups`` the indices of the devices that all its ops may go to,
+    """For each of ``oracle.groups``, the indices of the devices that all its ops may go to,
     ascending.
 
-    Raises InputError naming every group without any.
+    Raises InputError that names every group without such a device.
     """
     devices = tuple(map(np.flatnonzero, allowed(oracle)))
     pairs = zip(oracle.groups, devices, strict=True)
@@ -47,18 +47,20 @@ def choices(oracle: Oracle) -> tuple[Ints, ...]:
 
 
 def allowed(oracle: Oracle) -> Bools:
-    """Where each of ``oracle.groups`` may go [G, D]: where all its ops may, perhaps nowhere."""
+    """Whether all ops of each of ``oracle.groups`` may go to each device [G, D]; a row may be all
+    False.
+    """
     may = able(oracle.prepared)
     rows = [may[list(members)].all(axis=0) for members in oracle.groups]
     return np.array(rows, np.bool_).reshape(-1, may.shape[1])
 
 
 def able(prepared: Prepared) -> Bools:
-    """By op and device, whether the op may go there: its cost is known, and no collective reads it
-    elsewhere.
+    """Whether each op may go to each device [op, device]: its cost there is known, and no
+    collective reads it on another device.
 
-    A collective itself runs on all of its ranks; where no group holds it, it counts as on the
-    first.
+    A collective runs on all of its ranks; where it belongs to no colocation group, its place is its
+    first rank.
     """
     may, devices = prepared.duration >= 0, np.arange(len(prepared.cluster.devices))
     for i, ranks in _ranks_read(prepared).items():
@@ -70,8 +72,8 @@ def able(prepared: Prepared) -> Bools:
 
 
 def alone(oracle: Oracle, choices: Sequence[Ints]) -> list[Ints]:
-    """Everything on each device that can run everything (by group); of devices alike, on the
-    first. ``choices`` are the devices of each group.
+    """The placements of all groups on a single device, for each device that can run them all; of
+    identical devices only the first. ``choices`` are the devices of each group.
     """
     common = set.intersection(*(set(devices.tolist()) for devices in choices))
     cluster, first = oracle.cluster.devices, dict[str, int]()
@@ -81,8 +83,8 @@ def alone(oracle: Oracle, choices: Sequence[Ints]) -> list[Ints]:
 
 
 def reference_ps(oracle: Oracle, costs: Iterable[Cost]) -> int:
-    """The step time to which others are relative [ps], at least 1: the best of the ``costs`` of
-    ``alone``; where none of these placements can be, the sum of the ops' longest times.
+    """The step time that others are relative to [ps], at least 1: the best of the ``costs`` of
+    ``alone``; where all of these are impossible, the sum of the ops' longest times.
     """
     steps = [cost.step_ps for cost in costs if cost is not IMPOSSIBLE]
     longest = int(np.maximum(oracle.prepared.duration, 0).max(axis=1).sum())
@@ -90,10 +92,10 @@ def reference_ps(oracle: Oracle, costs: Iterable[Cost]) -> int:
 
 
 def least_ps(oracle: Oracle) -> int | None:
-    """Ps that no placement's step is under: the longest path, each op on its fastest device, or all
-    work shared out evenly, whichever is more; transfers and collectives take nothing.
+    """A lower bound of every placement's step [ps]: the longest path with each op on its fastest
+    device, or all work shared out evenly, whichever is more. Transfers and collectives count as 0.
 
-    None where steps follow one another: the paths of several overlap.
+    None where steps follow one another: the paths of several steps overlap.
     """
     prepared, under = oracle.prepared, oracle.under
     if follow_one_another(under, oracle.steps) or not prepared.graph.ops:
@@ -110,7 +112,9 @@ def least_ps(oracle: Oracle) -> int | None:
 
 
 def mean_ps(duration: Ints) -> Floats:
-    """Mean ps by op over the devices where it can run, from ps by op and device (< 0: cannot)."""
+    """Mean ps by op over the devices where it can run, from ps [op, device] (< 0: cannot run
+    there).
+    """
     known = duration >= 0
     # Not np.mean with a mask: an op that runs nowhere has mean 0, not NaN.
     mean: Floats = (duration * known).sum(axis=1) / np.maximum(known.sum(axis=1), 1)
@@ -118,7 +122,9 @@ def mean_ps(duration: Ints) -> Floats:
 
 
 def _ranks_read(prepared: Prepared) -> dict[int, set[int]]:
-    """The devices on which collectives read each op that they read, but for other collectives."""
+    """The devices on which collectives read each op. Collectives that read collectives are left
+    out.
+    """
     ranks: dict[int, set[int]] = {}
     for i, ring in prepared.rings.items():
         for text, rank in zip(prepared.graph.ops[i].inputs, ring.inputs_on, strict=True):
@@ -129,7 +135,7 @@ def _ranks_read(prepared: Prepared) -> dict[int, set[int]]:
 
 
 def _nowhere(prepared: Prepared, members: tuple[int, ...]) -> str:
-    """Why a group can go nowhere."""
+    """The message that a group can go to no device, and why."""
     read, name = _ranks_read(prepared), prepared.graph.ops[members[0]].name
     ranks = sorted({rank for i in members for rank in read.get(i, ())})
     if not ranks:
@@ -144,19 +150,19 @@ def _nowhere(prepared: Prepared, members: tuple[int, ...]) -> str:
 def workers(cluster: Cluster) -> tuple[int, ...]:
     """The devices over which ops are split: the cluster's workers of their most common kind."""
     counts = Counter(cluster.devices[d].kind for d in cluster.workers)
-    # Of kinds equally common the one that comes first in the cluster: most_common keeps that order.
+    # On a tie the kind that comes first in the cluster: most_common keeps that order.
     kinds = [kind for kind, _ in counts.most_common(1)]
     return tuple(d for d in cluster.workers if cluster.devices[d].kind in kinds)
 
 
 def rank_of(oracle: Oracle, cost: Cost) -> Rank:
-    """How good a cost is; smaller is better. By it a trial keeps its best, walks move and samples
-    are ordered.
+    """The rank of a cost; smaller is better. It decides which answer a trial keeps, which way walks
+    move, and the order of samples.
 
-    First the largest excess of a device over its capacity, as ``Cost`` has it; then the bytes over
-    all capacities, so that it counts to empty a device that is not the fullest; then ps. Annealing
-    alone weighs memory against time, by ``energy``: it has to cross what does not fit. What it
-    visits is kept by this rank all the same.
+    First the largest excess of a device over its capacity (``Cost.memory_excess``); then the sum of
+    all excesses, so that relief of a device that is not the fullest counts; then ps. Only annealing
+    weighs memory against time (``energy``), since it has to cross placements that do not fit; the
+    best placement that it visits is chosen by this rank all the same.
     """
     over = cost.memory_excess
     if not cost.feasible and cost is not IMPOSSIBLE:
@@ -165,13 +171,15 @@ def rank_of(oracle: Oracle, cost: Cost) -> Rank:
 
 
 def energy(oracle: Oracle, cost: Cost) -> float:
-    """Ps, more by the relative excess where it does not fit; inf for what cannot be."""
+    """Ps, increased by the relative excess where the placement does not fit; inf where it is
+    impossible.
+    """
     return inf if cost is IMPOSSIBLE else cost.step_ps * (1.0 + relative_excess(oracle, cost))
 
 
 def relative_excess(oracle: Oracle, cost: Cost) -> float:
     """The largest excess of a device over its capacity, relative to the capacity; 0 where all
-    fit.
+    devices fit.
     """
     if cost.feasible:
         return 0.0
@@ -179,22 +187,24 @@ def relative_excess(oracle: Oracle, cost: Cost) -> float:
     return max((over / max(limit, 1) for _, over, limit in overflows(oracle, cost)), default=0.0)
 
 
-# What ops, groups and placements hold in memory, in bytes.
+# The memory that ops, groups and placements hold, in bytes.
 
 
 def persistent_bytes(op: Op, rounded: Callable[[int], int] = int) -> int:
-    """Parameters, gradients and optimizer state, each ``rounded`` as the allocator does."""
+    """Bytes of parameters, gradients and optimizer state, each ``rounded`` as the
+    allocator does.
+    """
     return sum(map(rounded, (op.param_bytes, op.grad_bytes, op.state_bytes)))
 
 
 def held_bytes(op: Op) -> int:
-    """Roughly what an op holds: persistent bytes, and all outputs that it computes."""
+    """A rough estimate of an op's bytes: its persistent bytes, and all outputs that it computes."""
     return persistent_bytes(op) + sum(tensor.bytes for tensor in op.made)
 
 
 def allocated_outputs(op: Op) -> list[tuple[int, int]]:
-    """(number, bytes) of the outputs that have memory of their own: no views, nor parameters
-    handed out.
+    """(number, bytes) of each output with memory of its own: no views, nor parameters that the op
+    hands out.
     """
     if hands_out_parameters(op):
         return []
@@ -207,8 +217,8 @@ def inner_peak(
     leaving: Container[tuple[int, int]],
     rounded: Callable[[int], int] = int,
 ) -> int:
-    """The peak in bytes of what ``ops``, run one by one in this order, hold beside the tensors
-    that leave them.
+    """The peak in bytes of the tensors and workspaces of ``ops``, run one by one in this order,
+    without the tensors in ``leaving``.
     """
     last: dict[tuple[int, int], int] = {key: i for i in ops for key in graph.reads[i]}
     live, peak, held = 0, 0, dict[tuple[int, int], int]()
@@ -217,28 +227,28 @@ def inner_peak(
         held |= {key: size for key, size in made.items() if key not in leaving}
         live += sum(held.get(key, 0) for key in made)
         peak = max(peak, live + rounded(graph.ops[i].workspace_bytes))
-        # What nobody reads is freed when its producer ends.
+        # A tensor that nobody reads is freed when its producer ends.
         ended = [key for key in {*graph.reads[i], *made} if last.get(key, i) == i]
         live -= sum(held.pop(key, 0) for key in ended)
     return peak
 
 
 def capacities(oracle: Oracle) -> list[int]:
-    """Bytes that each device can hold, -1: unlimited."""
+    """Bytes that each device can hold; -1: unlimited."""
     return [
         -1 if device.memory is None else int(device.memory) for device in oracle.cluster.devices
     ]
 
 
 def overflows(oracle: Oracle, cost: Cost) -> list[tuple[int, int, int]]:
-    """(device, bytes over, capacity) of each device whose peak is more than it can hold."""
+    """(device, bytes over, capacity) of each device whose peak exceeds its capacity."""
     pairs = zip(cost.peaks, capacities(oracle), strict=True)
     return [(d, peak - limit, limit) for d, (peak, limit) in enumerate(pairs) if 0 <= limit < peak]
 
 
 def obstacles(oracle: Oracle, cost: Cost) -> tuple[str, ...]:
-    """Lines that tell why a step of this cost does not fit, and what could not however it was
-    placed; empty for a feasible cost.
+    """Lines that say why a step of this cost does not fit, and what no placement could fit; empty
+    for a feasible cost.
     """
     if cost.feasible:
         return ()
@@ -250,10 +260,10 @@ def obstacles(oracle: Oracle, cost: Cost) -> tuple[str, ...]:
 
 
 def unavoidable(oracle: Oracle) -> list[str]:
-    """Lines that tell what cannot fit however it is placed (empty where a device is unlimited, or
-    memory is not counted in full): ops too large for every device, and all that persists together.
+    """Lines on what no placement can fit: ops too large for every device, and the sum of all
+    persistent bytes. Empty where a device is unlimited, or memory is not counted in full.
 
-    While an op runs, its device holds what it owns, reads, makes and works with.
+    While an op runs, its device holds its persistent bytes, inputs, outputs and workspace.
     """
     graph, memory = oracle.prepared.graph, oracle.prepared.memory
     devices = zip(oracle.cluster.devices, capacities(oracle), strict=True)

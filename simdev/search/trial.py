@@ -3,8 +3,9 @@ of search are functions of a trial.
 
 ``search/run.py`` makes the trial of a search, ``search/chains.py`` one for each chain of a round
 (several walks side by side in processes), and ``simdev/learn/pretraining.py`` one for each graph.
-All methods of ``simdev/search`` and ``simdev/learn`` ask the oracle by way of it, so what counts as
-an evaluation is decided here alone. Answers are compared by ``rank_of`` (``search/space.py``).
+All methods of ``simdev/search`` and ``simdev/learn`` call the oracle through it, so this module
+alone decides what counts as an evaluation. Answers are compared by ``rank_of``
+(``search/space.py``).
 
 A new field of ``Best`` belongs into ``_keep`` of ``search/chains.py``, too, which takes over the
 ``Best`` of a chain; a new field of ``Point`` into ``search/comparison/runs.py``, which writes
@@ -42,7 +43,9 @@ class SpentError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Chaining:
-    """How many walks go on side by side (chains.py), and how many processes work on them."""
+    """The number of walks that go on side by side (chains.py), and of the processes that work on
+    them.
+    """
 
     count: int = 1
     n_jobs: int | None = 1
@@ -52,10 +55,10 @@ ALONE = Chaining()
 
 
 class Budget:
-    """The limits of a search and its use of them: so many evaluations and seconds (None: any
-    number), and random numbers.
+    """The limits of a search (evaluations and seconds; None: no limit), how much of them is used,
+    and the random numbers.
 
-    Its clock starts when it is made. ``progress`` is called with the evaluations so far.
+    The clock starts when the budget is made. ``progress`` is called with the evaluations so far.
     """
 
     def __init__(
@@ -68,15 +71,15 @@ class Budget:
         self.limit = None if limit is None else int(limit)  # a NumPy number is no JSON
         self.seconds, self.seed, self.evaluations = seconds, int(seed), 0
         self.random = np.random.default_rng(self.seed)
-        self._whole: Self | None = None  # of which this is a part
+        self._whole: Self | None = None  # the budget that this one is a part of
         self._progress, self._elsewhere = progress, 0.0
         self._began = time.perf_counter(), time.process_time()
 
     def part(self, share: float, most: int | None = None) -> Self:
-        """A budget of its own for a search within this one: a share of both limits, at most so many
+        """The budget of a search within this one: a share of both limits, at most ``most``
         evaluations, and random numbers that begin anew from the same seed.
 
-        What it counts is counted here too, and no part goes on where these are used up.
+        Its evaluations count here too, and it ends where this budget is used up.
         """
         limits = [most] if most is not None else []
         limits += [int(share * self.limit)] if self.limit is not None else []
@@ -93,7 +96,7 @@ class Budget:
 
     @property
     def cpu_seconds(self) -> float:
-        """CPU seconds since the search began, those of its worker processes too."""
+        """CPU seconds since the search began, with those of its worker processes."""
         return time.process_time() - self._began[1] + self._elsewhere
 
     def add_cpu_seconds(self, seconds: float) -> None:
@@ -114,12 +117,12 @@ class Budget:
         return inf if self.seconds is None else max(self.seconds - self.wall_seconds, 0.0)
 
     def require_time(self) -> None:
-        """Raises SpentError where the time is over: what plans call between their steps."""
+        """Raises SpentError where the time is over. Placers call it between the steps of a plan."""
         if not self.seconds_left:
             raise SpentError
 
     def require(self) -> None:
-        """Raises SpentError where nothing may be evaluated any more; the first always may."""
+        """Raises SpentError where no evaluation is left; the first one is always allowed."""
         if self._is_used_up or (self._whole is not None and self._whole._is_used_up):
             raise SpentError
         if self.evaluations:
@@ -127,32 +130,32 @@ class Budget:
 
     @property
     def _is_used_up(self) -> bool:
-        """Whether there are as many evaluations as there may be, of at least one."""
+        """Whether the limit of evaluations, at least 1, is reached."""
         return self.limit is not None and self.evaluations >= max(self.limit, 1)
 
     def count(self, evaluations: int = 1) -> None:
-        """Count so many more evaluations."""
+        """Count further evaluations."""
         self.evaluations += evaluations
         if self._progress is not None:
             self._progress(self.evaluations)
 
 
-REFUSED = (InputError, DeadlockError)  # what the oracle raises for a placement that cannot be
+REFUSED = (InputError, DeadlockError)  # raised by the oracle for an impossible placement
 TRIES = 64  # random placements that are tried as a start, where no other one is possible; ours
 NAMED = 3  # ops that a message names
-PATIENCE = 20  # rounds of samples that are all known: then there is nothing left to learn; ours
+PATIENCE = 20  # rounds in a row without a new placement, after which sampling ends; ours
 
 
 @dataclass(frozen=True, eq=False)
 class SearchProblem:
-    """The problem of a method: on which device to put each *group* of ops.
+    """The problem of a method: the choice of a device for each *group* of ops.
 
     Ops of a group are placed together: ``search/prepare.py`` gathers groups; without it, they are
     the graph's colocation groups.
 
-    ``oracle`` answers for these groups. ``whole`` is the oracle of the graph as it was given, whose
-    groups may be smaller. ``grouped`` is the graph that list placers read. ``given`` is the
-    strategy of the question: the order, the synchronisation, perhaps a placement or splits.
+    ``oracle`` evaluates placements of these groups. ``whole`` is the oracle of the graph as it was
+    given, whose groups may be smaller. ``grouped`` is the graph that list placers read. ``given``
+    is the strategy of the question: the order, the synchronisation, perhaps a placement or splits.
     """
 
     oracle: Oracle
@@ -162,12 +165,12 @@ class SearchProblem:
 
     @cached_property
     def choices(self) -> tuple[Ints, ...]:
-        """The devices that each group may go to. Raises InputError where there is none."""
+        """The devices that each group may go to. Raises InputError where a group has none."""
         return choices(self.oracle)
 
     @cached_property
     def allowed(self) -> Bools:
-        """``choices`` as a table [G, D]."""
+        """``choices`` as a table of booleans [G, D]."""
         return allowed(self.oracle)
 
     @cached_property
@@ -177,7 +180,9 @@ class SearchProblem:
 
     @cached_property
     def start(self) -> Ints | None:
-        """The placement that the given strategy holds (by op), where it splits nothing."""
+        """The placement of the given strategy (devices by op); None where it splits ops or is
+        incomplete.
+        """
         whole, given = self.whole, self.given
         if given.splits:
             return None
@@ -189,12 +194,11 @@ class SearchProblem:
             return None
 
     def by_group(self, column: Ints) -> tuple[Ints, bool]:
-        """The device of each group by a placement by op, and whether that puts ops of one group on
+        """A placement by op turned into devices by group, and whether it has ops of one group on
         several devices.
 
-        Such a group goes to the allowed device on which most of its time is spent; of several equal
-        ones to the first. The time of an op is here its mean over all devices
-        on which it is known.
+        Such a group goes to the allowed device on which most of its time is spent, on a tie to the
+        first. The time of an op is here its mean over all devices on which it is known.
         """
         times, split = mean_ps(self.oracle.prepared.duration), False
         row = np.empty(len(self.choices), np.int64)
@@ -210,8 +214,8 @@ class SearchProblem:
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """An improvement: the step time and bytes over of a new best answer, and how many evaluations
-    and CPU seconds were used by then.
+    """An improvement: the step time and the bytes over capacity of a new best answer, and the
+    evaluations and CPU seconds that were used by then.
     """
 
     evaluation: int
@@ -222,15 +226,15 @@ class Point:
 
 @dataclass(slots=True)
 class Best:
-    """The best answer so far, and what else a method has to say.
+    """The best answer so far, and further figures of the method.
 
     - ``placement`` (devices by op), or ``strategy`` from methods that split ops: the best answer
-      with its cost, and ``rank`` how good the better of the two is.
-    - ``base``: the best placement that walks may begin at, with its cost, and ``base_rank``. It is
-      another than ``placement`` where that splits a group of the preparation (``score_start``).
+      with its cost, and ``rank`` of the better of the two.
+    - ``base``: the best placement that walks may begin at, with its cost, and ``base_rank``. It
+      differs from ``placement`` where that splits a group of the preparation (``score_start``).
     - ``points``: the improvements.
-    - ``refusals``: how many placements could not be, and ``refused`` why the last of them.
-    - ``objectives`` (name to number) and ``details``: a method's own figures.
+    - ``refusals``: the number of impossible placements, and ``refused`` the last error.
+    - ``objectives`` (name to number) and ``details``: figures of the method.
     """
 
     placement: tuple[Ints, Cost] | None = None
@@ -256,10 +260,10 @@ class Learning:
     - ``settings``: an instance of its class of settings.
     - ``policy``: the saved policy to begin with. ``train``: whether it learns, or is evaluated
       only.
-    - ``n_jobs``: how many processes may work (workers.py).
-    - ``start``: the name of the start that the caller asks for (AUTO, RANDOM, or a method), and the
+    - ``n_jobs``: the number of processes that may work (workers.py).
+    - ``start``: the name of the start that the caller wants (AUTO, RANDOM, or a method), and the
       ``share`` of the budget that it may use.
-    - ``warm``: the placement to imitate first (devices by group of the problem's oracle; it was
+    - ``warm``: the placement to imitate first (devices by group of the problem's oracle; already
       scored), None to begin at random or with a policy; ``beginning``: its name.
     """
 
@@ -273,19 +277,19 @@ class Learning:
     beginning: str = RANDOM
 
     def provenance(self) -> dict[str, Any]:
-        """The options as a result tells them."""
+        """The options as the provenance of a result has them."""
         warm = self.start if self.policy is None else "policy"
         return {"settings": asdict(self.settings), "warm": warm, "train": self.train}
 
 
 class Trial:
-    """A search under way, as a method is handed it. The method evaluates by ``score``,
+    """A search under way, as a method receives it. The method evaluates by ``score``,
     ``score_once``, ``walk`` or ``try_strategy``, which count, keep the best, and raise SpentError
     where the budget is used up.
 
-    Placements are devices by group of the problem's oracle, or by op. One that cannot be costs
-    IMPOSSIBLE. ``outer`` is the trial of which this one is a part: what is best here is kept there
-    too. A learner reads ``learning``, and sets ``policy`` once it has begun.
+    Placements are devices by group of the problem's oracle, or by op. An impossible one costs
+    IMPOSSIBLE. ``outer`` is the trial that this one is a part of: the best of this trial is kept
+    there too. A learner reads ``learning``, and sets ``policy`` once it has begun.
     """
 
     def __init__(self, problem: SearchProblem, budget: Budget, outer: Trial | None = None) -> None:
@@ -295,10 +299,10 @@ class Trial:
         self._known: dict[bytes, Cost] = {}
 
     def score(self, placement: Ints) -> Cost:
-        """The cost of a placement, IMPOSSIBLE where it cannot be.
+        """The cost of a placement; IMPOSSIBLE where the oracle refuses it.
 
-        Raises SpentError before it evaluates, and InputError for what is no placement: of a wrong
-        length, on devices that are not there, or with groups split.
+        Raises SpentError before it evaluates, and InputError for a malformed placement: of a wrong
+        length, with unknown devices, or with groups split.
         """
         self.budget.require()
         oracle = self.problem.oracle
@@ -314,10 +318,10 @@ class Trial:
         return cost
 
     def score_once(self, placement: Ints) -> Cost:
-        """The cost of a placement that may have been asked before: then it is remembered, and
-        counts as no evaluation.
+        """The cost of a placement; a placement that was scored before is remembered and not counted
+        again.
 
-        Raises SpentError where the budget is used up, also for one that is remembered: there is
+        Raises SpentError where the budget is used up, even for a remembered placement: there is
         nothing left to find.
         """
         self.budget.require()
@@ -328,10 +332,10 @@ class Trial:
         return self._known[name]
 
     def score_batch(self, placements: Ints, n_jobs: int = 1) -> list[Cost]:
-        """``score_once`` of each of ``placements`` [n, group] in turn, where ``n_jobs`` threads
-        evaluate the new ones (-1: one a core): with the same answers.
+        """``score_once`` of each of ``placements`` [n, group] in turn, with the new ones evaluated
+        by ``n_jobs`` threads (-1: one per core). The answers do not depend on ``n_jobs``.
 
-        Raises SpentError where the budget does not allow all of them; those that it does are kept.
+        Raises SpentError where the budget does not allow all of them; the allowed ones are kept.
         """
         oracle, budget = self.problem.oracle, self.budget
         columns = {_digest(column): column for column in map(oracle.placement, placements)}
@@ -339,7 +343,7 @@ class Trial:
         new = [name for name in columns if name not in self._known][:left]
         try:
             costs = oracle.batch([columns[name] for name in new], n_jobs) if n_jobs != 1 else []
-        except REFUSED:  # some cannot be; which, each tells when it is asked for
+        except REFUSED:  # some are impossible; score_once below finds out which
             costs = []
         for name, cost in zip(new, costs, strict=False):
             budget.require()
@@ -349,12 +353,12 @@ class Trial:
 
     @property
     def distinct(self) -> int:
-        """How many different placements ``score_once`` has been asked for."""
+        """The number of different placements that ``score_once`` has seen."""
         return len(self._known)
 
     def adopt(self, column: Ints, cost: Cost) -> None:
-        """Take over a placement (devices by op, no group split) that was evaluated and counted
-        otherwise (by an inner trial, by ``score``), as if ``score_once`` had been asked for it.
+        """Take over a placement (devices by op, no group split) that was already evaluated and
+        counted (by an inner trial, by ``score``), as if ``score_once`` had scored it.
         """
         self._known[_digest(column)] = cost
         rank = rank_of(self.problem.oracle, cost)
@@ -364,8 +368,8 @@ class Trial:
     def score_start(self) -> None:
         """Score the given placement, where there is one.
 
-        It may put ops on different devices that are prepared as one group. Then it is scored and
-        kept all the same, but walks cannot begin there, and ``details`` says so. Raises SpentError.
+        It may split a group of the preparation over several devices. It is scored and kept even
+        then, but walks cannot begin there, and ``details`` says so. Raises SpentError.
         """
         start, whole = self.problem.start, self.problem.whole
         if start is None:
@@ -389,12 +393,12 @@ class Trial:
         )
 
     def _split_group(self, column: Ints) -> tuple[int, ...]:
-        """The first group that a placement by op does not keep together, if any."""
+        """The ops of the first group that a placement by op splits; empty where it splits none."""
         groups = self.problem.oracle.groups
         return next((ops for ops in groups if len(set(column[list(ops)].tolist())) > 1), ())
 
     def refuse(self, error: InputError | DeadlockError) -> Cost:
-        """Count a placement that cannot be."""
+        """Count an impossible placement."""
         self.budget.count()
         self.best.refused, self.best.refusals = error, self.best.refusals + 1
         return IMPOSSIBLE
@@ -409,19 +413,19 @@ class Trial:
             self._keep(rank, cost, self.best.base[0])
 
     def useful(self, limit: float | None, rank: Rank | None = None) -> float | None:
-        """The seconds beyond which an evaluation need not be simulated to its end: it would neither
-        be accepted by a walk (up to ``limit``) nor be the best so far.
+        """The seconds beyond which an evaluation need not be simulated to its end: the placement
+        would neither be accepted by a walk (up to ``limit``) nor be the best so far.
 
-        ``rank`` is that of the best so far, None for that of placements. Returns None where every
-        step time matters: where the caller names no limit, or the best so far does not fit, so that
-        a slower answer that fits would be better.
+        ``rank`` is the rank of the best so far (None: of the best placement). Returns None where
+        every step time matters: where ``limit`` is None, or the best so far does not fit, so that a
+        slower answer that fits would be better.
         """
         excess, over, step_ps = rank or self.best.base_rank
         return None if limit is None or excess or over else max(limit, step_ps / 1e12)
 
     def try_strategy(self, strategy: Strategy) -> Cost:
-        """The cost of a strategy that splits ops. Raises SpentError, and InputError for one that is
-        malformed.
+        """The cost of a strategy that splits ops. Raises SpentError, and InputError for a malformed
+        strategy.
         """
         self.budget.require()
         cost = self.problem.whole(strategy)
@@ -436,7 +440,7 @@ class Trial:
             self._keep(rank, cost, strategy())
 
     def _keep(self, rank: Rank, cost: Cost, answer: Ints | Strategy) -> None:
-        """Keep an answer where it is the best of all."""
+        """Keep an answer where it is the best so far, here and in the outer trial."""
         if self._outer is not None:
             self._outer._keep(rank, cost, answer)
         best, budget = self.best, self.budget
@@ -452,23 +456,23 @@ class Trial:
         best.points.append(point)
 
     def walk(self, placement: Ints, oracle: Oracle | None = None, known: bool = False) -> Walk:
-        """Local search from a placement that can be, over the groups of ``oracle`` (``whole``, or
+        """A local search from a possible placement, over the groups of ``oracle`` (``whole``, or
         the problem's).
 
         Its start is counted, unless it was evaluated before (``known``, or the best so far). Raises
-        SpentError, and InputError or DeadlockError for a placement that cannot be.
+        SpentError, and InputError or DeadlockError for an impossible placement.
         """
         return Walk(self, placement, oracle or self.problem.oracle, known)
 
 
 def _digest(column: Ints) -> bytes:
-    """The key by which a placement is remembered: the placement may be long."""
+    """The key under which a placement is remembered: short, where the placement may be long."""
     return blake2b(column.tobytes(), digest_size=16).digest()
 
 
 class Walk:
-    """A current placement and proposals to move a group, or several from one device to another, all
-    counted by the trial.
+    """A current placement, and proposals to move one group, or several groups from one device to
+    another. The trial counts all proposals.
     """
 
     def __init__(self, trial: Trial, placement: Ints, oracle: Oracle, known: bool) -> None:
@@ -485,8 +489,8 @@ class Walk:
             trial.note(self.cost, lambda: self._session.placement)
 
     def propose(self, groups: int | Ints, device: int) -> Cost:
-        """The cost with one group (or several on one device) on another device, IMPOSSIBLE where
-        they cannot be there. Raises SpentError.
+        """The cost with one group (or several of one device) moved to another device; IMPOSSIBLE
+        where they cannot go there. Raises SpentError.
         """
         cost = self.propose_within(groups, device, None)
         assert cost is not None  # nothing exceeds no limit
@@ -494,8 +498,8 @@ class Walk:
 
     def propose_within(self, groups: int | Ints, device: int, limit: float | None) -> Cost | None:
         """``propose`` for a caller that does not accept a step of more than ``limit`` seconds.
-        Returns None where the step takes longer and is not the best so far either: then it was not
-        simulated to its end, and counts as an evaluation all the same. Raises SpentError.
+        Returns None where the step takes longer and is not the best so far either: it was then not
+        simulated to its end, but counts as an evaluation. Raises SpentError.
         """
         self._trial.budget.require()
         try:
@@ -523,7 +527,9 @@ class Walk:
             self.where[group] = device
 
     def improve(self, group: int, device: int) -> bool:
-        """Move a group where that is strictly better; whether it was. Raises SpentError."""
+        """Move a group where that is strictly better; returns whether it was moved. Raises
+        SpentError.
+        """
         before = rank_of(self._oracle, self.cost)
         cost = self.propose_within(group, device, self.cost.seconds if self.cost.feasible else None)
         better = cost is not None and rank_of(self._oracle, cost) < before
@@ -533,12 +539,12 @@ class Walk:
 
 
 def best_start(trial: Trial) -> Ints | None:
-    """The best placement for walks to begin with, as devices by op, all of them evaluated; None
-    where none can be.
+    """The best placement for walks to begin with, as devices by op; None where none is possible.
+    All candidates are evaluated.
 
-    The given one, and everything on each device that can run everything. Where there is no such
-    device, each group on the first that it may go to; where nothing of these can be, random
-    placements until one can.
+    Candidates: the given placement, and all groups on each device that can run them all. Where none
+    is possible, each group on the first device that it may go to; then random placements until one
+    is possible.
     """
     devices, random = trial.problem.choices, trial.budget.random
     trial.score_start()
@@ -554,7 +560,7 @@ def best_start(trial: Trial) -> Ints | None:
 
 
 def rounds(*trials: Trial) -> Iterator[None]:
-    """Rounds of samples, until PATIENCE in a row have met no placement that was not known."""
+    """Rounds of samples, until PATIENCE rounds in a row have brought no new placement."""
     idle = 0
     while idle < PATIENCE:
         before = sum(trial.distinct for trial in trials)

@@ -1,7 +1,7 @@
-"""Workers: a learner's calls on one task, in this process or in several.
+"""Workers: repeated calls on one task, in this process or in several.
 
-chains.py and ``simdev/learn/training.py`` use them: their tasks are called again and again. Jobs
-that are asked once each (sweeps, comparisons, plans) go through ``sweep/journal.py`` instead.
+chains.py and ``simdev/learn/training.py`` use them. Jobs that are called once each (sweeps,
+comparisons, plans) go through ``sweep/journal.py`` instead.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ class Workers:
     """Calls methods of a task, ``n_jobs`` at once (``simdev.ground.jobs``; None: as an enclosing
     ``parallel_config`` says).
 
-    The task is pickled once, and goes to a process once. What its methods answer may depend on
-    their arguments and on how the task was made, but on nothing that another call left behind: any
-    process may be asked. One pool serves all calls; it ends with the workers. CPU seconds of other
-    processes are counted by ``budget``.
+    The task is pickled once, and goes to a process once. The result of a method may depend on its
+    arguments and on how the task was made, but not on earlier calls: any process may run it. One
+    pool serves all calls; it ends with the workers. ``budget`` counts CPU seconds of other
+    processes.
     """
 
     def __init__(self, task: object, n_jobs: int | None = None, budget: Budget | None = None):
@@ -47,7 +47,7 @@ class Workers:
     def run(self, method: str, arguments: Iterable[Sequence[Any]]) -> list[Any]:
         """``task.method(*args)`` for each of ``arguments``, in this order.
 
-        Raises what a call raises (the first of them), and InputError where a worker dies.
+        Raises the first error of a call, and InputError where a worker dies.
         """
         calls = list(arguments)
         if self.serial:
@@ -67,7 +67,7 @@ class Workers:
     def _answers(
         self, method: str, calls: dict[int, Sequence[Any]], data: bytes
     ) -> dict[int, _Answer]:
-        """The answers of a pool by the same keys."""
+        """The answers of a pool, by the keys of ``calls``."""
         joblib = require_joblib()
         sent = [joblib.delayed(_call)(self._name, data, method, call) for call in calls.values()]
         try:
@@ -83,7 +83,7 @@ class Workers:
             answers: list[_Answer] = self._pool(sent)
         except Exception as error:
             self._pool = None
-            # Workers tell what goes wrong in a call, so this is the death of a worker.
+            # Workers return the errors of calls, so this is the death of a worker.
             reason = str(error).partition("\n")[0]
             raise InputError(f"n_jobs: {reason}") from None
         if self._budget is not None:
@@ -108,7 +108,7 @@ def _this_process() -> tuple[str, int]:
 
 
 class _NotSentError(LookupError):
-    """A process was not sent the task that it is to open."""
+    """A process has to open a task that was not sent to it."""
 
 
 def _opened(data: bytes) -> Any:
@@ -119,7 +119,9 @@ def _opened(data: bytes) -> Any:
 
 
 def _call(name: bytes, data: bytes, method: str, arguments: Sequence[Any]) -> _Answer:
-    """A call in a worker; ``missing`` where it does not know the task and was not sent it."""
+    """A call in a worker; ``missing`` where the worker does not know the task and was not
+    sent it.
+    """
     began, here = time.thread_time(), _this_process()
     try:
         task = _tasks.once(name, partial(_opened, data))

@@ -26,4 +26,5 @@ def test_an_interval_without_width_reaches_its_own_point_only():
 def test_the_first_measured_step_has_an_interval():
     step = next(measured_here(4))
     assert 0 < step.low <= step.middle <= step.high
-    assert step.high < 1.2 * step.low
+    # A host's run may be 18 % slower, and then holds up a step that the device holds up.
+    assert step.high < 1.3 * step.low

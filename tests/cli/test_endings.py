@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import psutil
 import pytest
@@ -46,25 +47,33 @@ WORKS = {
             "        except Exception: pass",
         )
     ),
-    "does not look": "signal.signal(signal.SIGTERM, lambda *_: None); time.sleep(3600)",
+    "does not look": "\n    ".join(
+        (
+            "from simdev.files import replacing",
+            "signal.signal(signal.SIGTERM, lambda *_: None)",
+            "with replacing('out.json'): time.sleep(3600)",
+        )
+    ),
 }
-"""Work of the main thread when SIGTERM comes; the last never hears of it."""
+"""Work of the main thread when SIGTERM comes; the last never hears of it, amid a file."""
 
 
 @pytest.mark.parametrize("work", WORKS.values(), ids=WORKS)
-def test_sigterm_ends_in_one_line_and_takes_the_children_along(work: str) -> None:
+def test_sigterm_ends_in_one_line_and_takes_the_children_along(work: str, tmp_path: Path) -> None:
     process = subprocess.Popen(
         [sys.executable, "-c", BEGIN.replace("WORK", work)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         env=os.environ | {"PYTHONPATH": str(ROOT)},
+        cwd=tmp_path,
     )
     assert process.stdout is not None
     child = int(process.stdout.readline())
     process.send_signal(signal.SIGTERM)
     _, error = process.communicate(timeout=HANGS)
     assert (process.returncode, error) == (143, "terminated\n")
+    assert not list(tmp_path.iterdir())
     wait_until(lambda: not psutil.pid_exists(child))
 
 

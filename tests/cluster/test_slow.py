@@ -146,6 +146,7 @@ def test_a_link_is_named_by_its_ends() -> None:
     [
         ({"gpu:99": 0.5}, 'slow["gpu:99"]: no device of this name'),
         ({"gpu:0 - gpu:1": 0.5}, 'slow["gpu:0 - gpu:1"]: no device of this name'),
+        ({"gpu:0 - gpu:0": 0.5}, 'slow["gpu:0 - gpu:0"]: no device of this name'),
         ({"gpu:0": 1.5}, 'slow["gpu:0"]: must be > 0 and at most 1, got 1.5'),
         ({"gpu:0": 0}, 'slow["gpu:0"]: must be > 0 and at most 1, got 0'),
     ],

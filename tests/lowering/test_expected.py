@@ -23,7 +23,6 @@ from simdev.execution.scenario import lowered
 from simdev.lowering import iterated
 from simdev.lowering.expected import ExpectedErrors
 from simdev.nouns.cluster import Host
-from simdev.oracle.draws import expected_errors
 from worlds.costs import row_of
 from worlds.graphs import leaf, tensor
 
@@ -41,7 +40,7 @@ def question(nodes: int) -> dict[str, Any]:
 def collectives_of(nodes: int) -> list[dict[ErrorSource, float]]:
     """The sources of the collectives of a large model's data parallelism, with their shares."""
     step = lowered(load_scenario(question(nodes)))
-    errors = expected_errors(step, iterated(step.step, 1))
+    errors = step.expected_errors(iterated(step.step, 1))
     parts = [
         dict(zip((errors.sources[i] for i in ids), shares, strict=True))
         for ids, shares in mixes(errors)
@@ -91,7 +90,7 @@ def sources_of(source: str, host: Host | None = None) -> set[float]:
     costs = CostModel({"header": {}, "rows": [row]})
     strategy = Strategy({"*": "gpu:0"})
     question = lowered(Scenario(graph, cluster, costs, strategy))
-    errors = expected_errors(question, iterated(question.step, 1))
+    errors = question.expected_errors(iterated(question.step, 1))
     return {each.rel_err for each in errors.sources}
 
 

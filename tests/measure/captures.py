@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,19 +12,12 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
 
-from simdev.measure import profile_batches, steps  # noqa: E402
+from simdev.measure import steps  # noqa: E402
 from simdev.measure.capture import Capture, capture  # noqa: E402
 from simdev.measure.operators import Conditions  # noqa: E402
 from simdev.measure.steps import Measured, measure_together  # noqa: E402
 from simdev.measure.torch_models.classifiers import mlp  # noqa: E402
 from simdev.nouns.graph import Graph, Op, Tensor  # noqa: E402
-
-
-def profile_model(name: str, batch: int | None = None, **options: Any) -> tuple[Path, Path]:
-    """Measures a model at a single batch size; returns the paths of its graph and its profile."""
-    graphs, profile = profile_batches(name, None if batch is None else [batch], **options)
-    return graphs[0], profile
-
 
 Step = tuple[nn.Module, tuple[Any, ...], Callable[..., Any]]
 

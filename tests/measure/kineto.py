@@ -5,14 +5,8 @@ from __future__ import annotations
 import json
 
 from simdev import CostModel, run
-from simdev.measure.traces.step import Loaded, TraceStep, middle_of, step_of
+from simdev.measure.traces.step import TraceStep
 from worlds.scenarios import alone
-
-
-def trace_step(text: str, device: str | None = None, warm_up: int | None = None) -> TraceStep:
-    """The step of median length of a trace."""
-    loaded = Loaded.of(text, warm_up)
-    return step_of(loaded, middle_of(loaded.lengths), device, "trace")
 
 
 def span(name, start, duration, category="cpu_op", thread=1, **args):

@@ -16,11 +16,11 @@ torch = pytest.importorskip("torch")
 
 import any_models  # noqa: E402
 import odd_models  # noqa: E402
-from captures import profile_model  # noqa: E402
 from simdev import load_scenario, run  # noqa: E402
 from simdev.files.graph import read_graph  # noqa: E402
 from simdev.files.profile import read_profile  # noqa: E402
 from simdev.ground.errors import InputError  # noqa: E402
+from simdev.measure import profile_model  # noqa: E402
 from simdev.measure.building import flat_step, loss_of  # noqa: E402
 from simdev.measure.capture import Capture, capture  # noqa: E402
 from simdev.measure.operators import isolated  # noqa: E402

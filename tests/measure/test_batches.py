@@ -10,13 +10,12 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from captures import profile_model  # noqa: E402
 from simdev.commands import main  # noqa: E402
 from simdev.costs import op_key  # noqa: E402
 from simdev.files.graph import read_graph  # noqa: E402
 from simdev.files.profile import read_profile  # noqa: E402
 from simdev.ground.errors import InputError  # noqa: E402
-from simdev.measure import profile_batches  # noqa: E402
+from simdev.measure import profile_batches, profile_model  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 NET = """

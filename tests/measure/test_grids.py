@@ -18,9 +18,8 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
 
-from captures import profile_model  # noqa: E402
 from simdev.ground.errors import InputError  # noqa: E402
-from simdev.measure import profile_grid  # noqa: E402
+from simdev.measure import profile_grid, profile_model  # noqa: E402
 from simdev.measure.capture import capture, row_key  # noqa: E402
 from simdev.measure.compare import compare  # noqa: E402
 from simdev.measure.profiles import (  # noqa: E402

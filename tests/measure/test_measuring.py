@@ -14,9 +14,10 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from captures import STEPS, Step, conv_net, graph_of, measured, profile_model  # noqa: E402
+from captures import STEPS, Step, conv_net, graph_of, measured  # noqa: E402
 from simdev.costs import op_key  # noqa: E402
 from simdev.ground.errors import InputError  # noqa: E402
+from simdev.measure import profile_model  # noqa: E402
 from simdev.measure.building import resolve  # noqa: E402
 from simdev.measure.capture import capture, row_key  # noqa: E402
 from simdev.measure.operators import measure_call, measure_in_turns  # noqa: E402

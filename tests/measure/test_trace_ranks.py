@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from kineto import MATRIX, kernel, launch, nccl, of_rank, operator, span, trace, trace_step
+from kineto import MATRIX, kernel, launch, nccl, of_rank, operator, span, trace
 from simdev import (
     Cluster,
     CostModel,
@@ -32,7 +32,7 @@ from simdev.nouns.strategy import Collectives
 torch = pytest.importorskip("torch")
 
 from kineto import simulated_us  # noqa: E402
-from simdev.measure import trace_ranks  # noqa: E402
+from simdev.measure import trace_ranks, trace_step  # noqa: E402
 
 GLOO = Path(__file__).with_name("gloo")
 """Real traces of two processes on a CPU, two steps of each: tests/measure/gloo/README.md."""

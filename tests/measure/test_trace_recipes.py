@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from kineto import MATRIX, kernel, launch, operator, span, trace, trace_step
+from kineto import MATRIX, kernel, launch, operator, span, trace
 from simdev import load_scenario
 from simdev.commands import main
 from simdev.report import run
 
 torch = pytest.importorskip("torch")
 
-from simdev.measure import import_trace, trace_profile  # noqa: E402
+from simdev.measure import import_trace, trace_profile, trace_step  # noqa: E402
 from simdev.nouns.graph import PHASES  # noqa: E402
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "how-to" / "importers.md").read_text()

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from kineto import MATRIX, kernel, launch, operator, span, trace, trace_step
+from kineto import MATRIX, kernel, launch, operator, span, trace
 from simdev import load_scenario
 from simdev.commands import main
 from simdev.costs import CostModel
@@ -21,7 +21,7 @@ from simdev.report import run
 torch = pytest.importorskip("torch")
 
 from kineto import simulated_us  # noqa: E402
-from simdev.measure import trace_profile  # noqa: E402
+from simdev.measure import trace_profile, trace_step  # noqa: E402
 from simdev.measure.traces.events import parse_events  # noqa: E402
 
 TRACES = Path(__file__).resolve().parents[2] / "profiles" / "h100" / "measured" / "traces"

@@ -14,10 +14,11 @@ from fractions import Fraction
 import pytest
 
 from kineto import MATRIX, kernel, launch, operator, span, trace
+from simdev.measure import trace_step
 
 pytest.importorskip("torch")
 
-from kineto import simulated_us, trace_step
+from kineto import simulated_us
 
 
 class Machine:

@@ -13,6 +13,7 @@ from math import erf, exp, sqrt
 import numpy as np
 import pytest
 from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from simdev import (
     Cluster,
@@ -27,16 +28,20 @@ from simdev import (
     run,
 )
 from simdev.costs.drawn import SHARED, ErrorSource, drawn_factors, normals, sigma_of
-from simdev.execution.factors import Factors
+from simdev.execution.engine import simulate
+from simdev.execution.factors import Factors, with_factors
 from simdev.execution.scenario import lowered
+from simdev.ground.errors import DeadlockError
 from simdev.nouns.cluster import QUEUES, TRANSFERS
 from simdev.nouns.draws import are_tied, stability
 from simdev.nouns.taskgraph import TaskGraph
-from simdev.oracle.draws import draws_of, expected_errors
+from simdev.oracle.draws import draws_of
+from simdev.oracle.redrawn import Redrawn
 from worlds.costs import row_of
 from worlds.graphs import leaf, tensor
 from worlds.scenarios import World, make_world
 from worlds.tape import drawn
+from worlds.task_graphs import task_graphs
 
 OPS, MS = 16, 10**9
 
@@ -113,7 +118,7 @@ def test_ops_of_one_cost_err_together() -> None:
 
 def sources(scenario: Scenario) -> tuple[ErrorSource, ...]:
     question = lowered(scenario)
-    return expected_errors(question, question.step.task_graph).sources
+    return question.expected_errors(question.step.task_graph).sources
 
 
 def test_every_draw_of_exact_costs_is_the_answer() -> None:
@@ -140,6 +145,43 @@ def check_exact(scenario: Scenario, count: int) -> None:
 @given(drawn(make_world, ("fifo", "priority", "fixed", "program"), QUEUES, TRANSFERS))
 def test_draws_without_errors_are_exact_in_any_world(world: World) -> None:
     check_exact(Scenario(world.graph, world.cluster, CostModel(), world.strategy), 2)
+
+
+def answered(task_graph: TaskGraph, factor: np.ndarray) -> tuple[int, list[int]] | None:
+    """The end and the peaks by the reference engine; None: deadlock, or too long to be told."""
+    try:
+        trace = simulate(with_factors(task_graph, factor), "simpy")
+    except (DeadlockError, InputError):
+        return None
+    return trace.end_ps, [memory.peak for memory in trace.memory]
+
+
+@settings(max_examples=60)
+@given(task_graphs(), task_graphs(flows=True), st.integers(0, 2**32), st.sampled_from((0.2, 2, 9)))
+def test_draws_one_after_another_are_those_of_the_reference_engine(
+    queues: TaskGraph, flows: TaskGraph, seed: int, spread: float
+) -> None:
+    """Of flows on shared links, lags, zero times and deadlocks, whatever was drawn before."""
+    for task_graph in queues, flows:
+        normal = np.random.default_rng(seed).standard_normal((6, len(task_graph.tasks)))
+        factors = [*np.exp(spread * normal), np.ones(len(task_graph.tasks))]
+        redrawn = Redrawn(task_graph).answers(iter(factors))
+        for factor, answer in zip(factors, redrawn, strict=True):
+            told = None if answer is None else (answer[0], answer[1].tolist())
+            assert told == answered(task_graph, factor)
+
+
+def test_draws_that_last_too_long_are_refused() -> None:
+    """Times that leave int64 would wrap round: 40 days, and up to hundreds of times as long."""
+    scenario = chained(3.0, ns=40 * 86_400 * 10**9 // OPS)
+    task_graph = lowered(scenario).step.task_graph
+    factors = (np.full(len(task_graph.tasks), times) for times in (100.0, 1.0))
+    assert [answer and answer[0] for answer in Redrawn(task_graph).answers(factors)] == [
+        None,
+        40 * 86_400 * 10**12,
+    ]
+    with pytest.raises(InputError, match="all times together exceed 53 days"):
+        draws_of(lowered(scenario), 100)
 
 
 # A loader, a pipeline over a graph, a policy, a large model, hosts, staging, splits.

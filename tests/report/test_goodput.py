@@ -22,6 +22,7 @@ from simdev.execution.goodput import (
 )
 from simdev.nouns.failures import Failures
 from simdev.report.page import Subject, page, run_data
+from simdev.report.results import results_ranking
 from simdev.search.sweep import sweep
 
 DAY = 86_400
@@ -218,6 +219,8 @@ def test_a_sweep_has_its_columns() -> None:
     assert table["goodput"].is_monotonic_increasing
     assert table["failures.node_mtbf_s"].tolist() == [DAY, 10 * DAY]
     assert (table["steps_per_day"] > 0).all()
+    ranks = results_ranking(table)
+    assert (ranks.order, ranks.goals[0].column) == ((1, 0), "steps_per_day")
 
 
 def test_the_command_refuses_what_is_wrong(

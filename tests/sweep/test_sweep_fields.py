@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simdev.files import read_preset, read_scenario
+from simdev.files import read_cluster, read_preset, read_scenario
+from simdev.files.cluster import cluster_object
 from simdev.files.reading import read_json
 from simdev.ground.errors import InputError
 from simdev.search.sweep import parse_settings, points, sweep
@@ -97,6 +98,23 @@ def test_the_bandwidth_of_a_cluster_is_that_of_every_link() -> None:
     assert [link["latency"] for link in edited["cluster"]["links"]] == ["3 us", "3 us"]
     with pytest.raises(InputError, match=r"cluster\.bandwidth: the cluster has no links"):
         changed(TINY | {"cluster": {"devices": []}}, "cluster.bandwidth", 1)
+
+
+def test_a_slowed_link_keeps_its_share_of_the_bandwidth_of_every_link() -> None:
+    """So a cluster that was written link by link is swept like its file, which says ``slow``."""
+    links = [{"ends": [a, b], "bandwidth": "8 GB/s"} for a, b in (("a", "b"), ("b", "c"))]
+    devices = [{"name": name} for name in "abc"]
+    file = {"devices": devices, "links": links, "slow": {"b - a": 0.25}}
+    for cluster in file, cluster_object(read_cluster(file)):
+        edited = changed(TINY | {"cluster": cluster}, "cluster.bandwidth", "4 GB/s")["cluster"]
+        swept = read_cluster(edited)
+        assert [link.bandwidth for link in swept.links] == [10**9, 4 * 10**9]
+        assert [link.bandwidth for link in swept.without_stragglers.links] == [4 * 10**9] * 2
+        assert [link.bandwidth for link in swept.as_measured.links] == [8 * 10**9] * 2
+    for wrong in None, "x", 0:
+        links = [links[0] | {"slowed": wrong}]
+        edited = changed(TINY | {"cluster": {"links": links}}, "cluster.bandwidth", 1)
+        assert edited["cluster"]["links"][0]["bandwidth"] == 1
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""A scenario with sliders: what its step becomes as the machines, or the microbatches, change.
+"""A scenario with sliders: its step under other machines or other numbers of microbatches.
 
 knobs (the sliders) -> Explorer (the page of a setting) -> door (HTTP on the loopback, a notebook)
 """

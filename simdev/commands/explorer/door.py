@@ -1,8 +1,8 @@
-"""The two doors of an explorer: HTTP on the loopback, as of ``simdev serve`` (with a token and
-limits), and a widget in a notebook, which asks this process.
+"""The two doors of an explorer: HTTP on the loopback, as in ``simdev serve`` (with a token and
+limits), and a widget in a notebook, which calls this process.
 
-Anybody who asks by HTTP gets an empty page. The token comes behind the ``#`` of the address, which
-browsers send to nobody; the page uses it to ask for everything else. METHODS are called by
+HTTP without the token gets only an empty page. The token stands after the ``#`` of the address,
+which browsers send to nobody; the page uses it for all further requests. METHODS are called by
 ``report/page/assets/explore.js`` through either door. The widget needs anywidget; notebooks import
 it from ``simdev.commands.explorer``.
 """
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 LIMITS = Limits(request_bytes=64 * 2**10, seconds=inf)
 TITLE = "simdev explore"
-# A page of another site must neither show this one in a frame nor learn where it was.
+# A page of another site must neither show this page in a frame nor learn its address.
 HEADERS = {
     "content-security-policy": "frame-ancestors 'none'",
     "x-content-type-options": "nosniff",
@@ -66,8 +66,8 @@ METHODS: dict[str, Callable[..., Any]] = {"knobs": knobs, "ask": ask}
 
 
 def serve_explorer(explorer: Explorer, port: int, show: Callable[[str, str], None]) -> None:
-    """Answer until SIGTERM or SIGINT. ``show(url, file)`` is called when a browser may come:
-    ``file`` is a page that only its owner can read, and leads to the URL.
+    """Answer until SIGTERM or SIGINT. ``show(url, file)`` is called when the server is ready;
+    ``file`` is a page that redirects to the URL and that only its owner can read.
 
     Raises InputError where the port is taken or the packages are not installed.
     """
@@ -81,7 +81,7 @@ def serve_explorer(explorer: Explorer, port: int, show: Callable[[str, str], Non
     @contextmanager
     def announce(url: str, token: str) -> Iterator[None]:
         place = f"{url}#{token}"
-        # Other users of this machine see with what a browser was started, so that is a file.
+        # Other users of this machine see a browser's arguments: the token is hidden in a file.
         leading = f'<meta http-equiv="refresh" content="0; url={escape(place)}">\n'
         with private_file(leading, "simdev-explore-", ".html") as path:
             show(place, path)
@@ -130,7 +130,7 @@ def widget(
         raise InputError(f"a widget needs anywidget: {install_line('widget')}") from None
 
     class ExploreWidget(anywidget.AnyWidget):
-        """The page as it is shown, and its height in pixels."""
+        """The page that is shown, and its height in pixels."""
 
         _esm = MODULE
         page = traitlets.Unicode().tag(sync=True)

@@ -1,7 +1,7 @@
 """The page of a scenario under other settings, simulated anew.
 
-Where only times change (``can_be_retimed``) the step is lowered once, and where only memories do it
-is not simulated again; else every setting is lowered anew, which takes as long as ``simdev
+Where only times change (``can_be_retimed``) the step is lowered once. Where only memories change it
+is not even simulated again. Else every setting is lowered anew, which takes as long as ``simdev
 simulate``.
 """
 
@@ -33,15 +33,15 @@ from ...report import analyze
 from ...report.page import Subject, run_data
 from .knobs import MEMORY, SPEED, checked, knobs_of, turned
 
-# The part of an answer that a page has already: all of a timeline that depends on no times.
+# The part of a timeline that does not depend on times, which a page already has.
 
 LASTING = ("name", "source", "destination", "bytes")
 """The columns of a timeline's tasks that stay as long as the tasks do."""
 
 
 class Kept:
-    """The part of the last timeline that does not depend on times, and the number under which pages
-    know it: its ``shape``.
+    """The part of the last timeline that does not depend on times, and the number by which pages
+    refer to it (``shape``).
     """
 
     def __init__(self) -> None:
@@ -49,8 +49,8 @@ class Kept:
         self._shape = 0
 
     def shortened(self, timeline: dict[str, Any], shape: int | None) -> dict[str, Any]:
-        """The timeline with its ``shape``; for a page of this very shape without the parts that the
-        page has already (LASTING and ``before``).
+        """The timeline with its ``shape``. If a page already has this shape, the parts that it has
+        (LASTING and ``before``) are left out.
         """
         tasks, before = timeline["tasks"], timeline["before"]
         part = [*(tasks[column] for column in LASTING), before]
@@ -66,7 +66,7 @@ class Kept:
 class Explorer:
     """A scenario that is simulated under one setting after another.
 
-    ``name`` is what pages call it, ``strategy`` what its file says of its strategy. With ``anew``
+    ``name`` is its name on pages, ``strategy`` the strategy as written in its file. With ``anew``
     the step is lowered for every setting, as ``simdev simulate`` does; answers are the same. Raises
     SimdevError where the scenario itself cannot be simulated.
     """
@@ -75,12 +75,12 @@ class Explorer:
         self, scenario: Scenario, name: str, strategy: Any = None, anew: bool = False
     ) -> None:
         if scenario.engine == "auto" and find_spec("numba") is not None:
-            # Worth its loading where many steps are simulated, however short.
+            # Many steps will be simulated, so the compiled engine is worth its loading.
             scenario = replace(scenario, engine="compiled")
         self.scenario, self.name, self.strategy = scenario, name, strategy
         self.knobs = tuple(knobs_of(scenario))
         self._kept = Kept()
-        # Noise and pauses are those of a step that is simulated whole.
+        # Noise and pauses need a step that is lowered and simulated as a whole.
         self._anew = anew or scenario.disturbances is not None
         self._prepared = prepare(scenario) if isinstance(scenario.graph, Graph) else None
         self._latest = scenario.strategy, execute(scenario, self._prepared)
@@ -90,7 +90,7 @@ class Explorer:
         self._timed: tuple[Mapping[str, Fraction], Outcome] | None = None
 
     def _retimes(self, strategy: Strategy, speed: Fraction = Fraction(1)) -> bool:
-        """Whether a step that is lowered once can be given other times."""
+        """Whether the step, lowered once, can get other times."""
         if self._prepared is None or self._anew:
             return False
         if speed != 1 and hangs_on_op_times(strategy):
@@ -98,12 +98,14 @@ class Explorer:
         return can_be_retimed(self._prepared, strategy)
 
     def _lower(self, strategy: Strategy) -> LoweredStep:
-        """The step to be given other times; where they would be wrong, each is lowered anew."""
+        """The lowered step that gets other times. Where these would be wrong, every later setting
+        is lowered anew.
+        """
         assert self._prepared is not None
         repeated = follow_one_another(strategy, self.scenario.steps)
         step = lower_step(self._prepared, strategy, repeated)
         self._anew |= not retimes_to_itself(step, self._prepared)
-        # Kinds as numbers, and names as texts: each answer would make them anew.
+        # Kinds as numbers, and names as texts, are made once here instead of for each answer.
         graph = step.task_graph
         tasks = replace(graph.tasks, kind=graph.kinds, name=tuple(graph.tasks.name))
         buffers = replace(graph.buffers, name=tuple(graph.buffers.name))
@@ -112,11 +114,11 @@ class Explorer:
     def page(
         self, settings: Mapping[str, Any], tables: bool = True, shape: int | None = None
     ) -> dict[str, Any]:
-        """The data of the step's page under these settings, numbers by the names of knobs, with its
-        tables where they are wanted; other knobs are as the scenario has them.
+        """The data of the step's page under these settings (numbers by the names of knobs; other
+        knobs keep the scenario's values), with or without ``tables``.
 
         ``shape`` is the ``timeline["shape"]`` of an earlier answer: parts that do not depend on
-        times are left out where they are as in that answer (``Kept``). Raises SimdevError.
+        times are left out if they have not changed since (``Kept``). Raises SimdevError.
         """
         exact = checked(self.knobs, settings)
         outcome = self._outcome_of(exact)
@@ -142,7 +144,7 @@ class Explorer:
         if not self._retimes(strategy, speed):
             return execute(scenario, prepared)
         if self._lowered is None or self._lowered[1].strategy != strategy:
-            # Other microbatches are other tasks. While their number changes each is lowered once.
+            # Another number of microbatches makes other tasks, which are lowered once.
             if self._latest[0] != strategy:
                 self._latest = strategy, execute(scenario, prepared)
                 return self._latest[1]
@@ -155,8 +157,8 @@ class Explorer:
 
 
 def _with_memories(outcome: Outcome, scenario: Scenario) -> Outcome:
-    """The outcome of a scenario that differs in the memories of its devices alone: these never
-    change times (execution contract).
+    """The outcome of a scenario that differs only in the memories of its devices, which never
+    change times (rule 7 of ARCHITECTURE.md).
     """
     graph, cluster = outcome.trace.task_graph, scenario.cluster
     devices = [cluster.devices[cluster.index[name]] for name in graph.devices]
@@ -167,8 +169,8 @@ def _with_memories(outcome: Outcome, scenario: Scenario) -> Outcome:
 def explorer_of(
     scenario: Scenario | str | os.PathLike[str], name: str = "", anew: bool = False
 ) -> Explorer:
-    """The explorer of a scenario, of its file, or of an example by its name; ``name`` is what pages
-    call it, ``anew`` lowers every setting. Raises SimdevError.
+    """The explorer of a scenario, given as such, by its file, or by the name of an example;
+    ``name`` is its name on pages, ``anew`` lowers every setting. Raises SimdevError.
     """
     if isinstance(scenario, Scenario):
         return Explorer(scenario, name or scenario.graph.name, anew=anew)

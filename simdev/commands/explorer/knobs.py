@@ -32,9 +32,9 @@ Settings = Mapping[str, float]
 
 @dataclass(frozen=True, slots=True)
 class Knob:
-    """A slider: from ``least`` to ``most``, at ``value`` where the scenario is as it was given.
+    """A slider from ``least`` to ``most``; ``value`` is its place for the unchanged scenario.
 
-    A ``factor`` is told as "x 2", any number between; the other kind counts in whole numbers.
+    A ``factor`` may be any number between and is shown as "x 2"; other knobs are whole numbers.
     """
 
     name: str
@@ -54,7 +54,7 @@ def knobs_of(scenario: Scenario) -> Iterator[Knob]:
         yield _factor(LATENCY, "Latency of all links")
     if any(device.memory is not None for device in cluster.devices):
         yield _factor(MEMORY, "Memory of every device")
-    # The times of parts of ops, and of a large model's kernels, are not those of whole ops.
+    # Parts of ops, and a large model's kernels, have times that no knob of whole ops changes.
     if isinstance(scenario.graph, Graph) and not scenario.strategy.splits:
         yield _factor(SPEED, "Speed of every device")
     if pipeline is not None and pipeline.table is None:
@@ -67,7 +67,7 @@ def _factor(name: str, label: str) -> Knob:
 
 
 def checked(knobs: tuple[Knob, ...], settings: Mapping[str, Any]) -> dict[str, Fraction]:
-    """The settings, each of a knob and within its range, exactly as written.
+    """The settings as exact numbers, each the name of a knob with a value within its range.
 
     Raises InputError.
     """
@@ -91,8 +91,8 @@ def checked(knobs: tuple[Knob, ...], settings: Mapping[str, Any]) -> dict[str, F
 
 
 def turned(scenario: Scenario, settings: Mapping[str, Fraction]) -> Scenario:
-    """The scenario with other machines and microbatches; what ``speed`` does to op times is told
-    where they are prepared (Explorer). Raises InputError.
+    """The scenario with other machines and microbatches. ``speed`` is not applied here: Explorer
+    changes the op times where they are prepared. Raises InputError.
     """
     wider, later, larger = (
         settings.get(name, Fraction(1)) for name in (BANDWIDTH, LATENCY, MEMORY)

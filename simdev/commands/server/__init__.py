@@ -2,9 +2,9 @@
 POST.
 
 ``protocol`` turns a request into a reply over a ``ServerState`` and knows no streams. ``stdio``
-carries the bytes to it in this process; ``http`` carries them to a ``front``, which has them
-answered by other processes, the ``workers``. Answers are the library's, bit for bit;
-docs/how-to/serve.md describes the messages.
+passes requests to it in this process; ``http`` passes them to a ``front``, which lets other
+processes answer, the ``workers``. Answers equal the library's, bit for bit; docs/how-to/serve.md
+describes the messages.
 """
 
 from __future__ import annotations

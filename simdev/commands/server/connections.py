@@ -1,7 +1,7 @@
-"""HTTP connections with time limits: uvicorn by itself waits for ever for the end of the headers of
-a request, and for a client to read its reply.
+"""HTTP connections with time limits: uvicorn alone waits for ever for the end of a request's
+headers, and for a client to read its reply.
 
-``http`` imports this where it serves, for uvicorn may not be installed.
+``http`` imports this only when it serves, for uvicorn may not be installed.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 GRACE = 0.3
 """Seconds for which a connection is not closed to make room: its request may lie unread."""
 AHEAD = 2**16
-"""Bytes that are read of the requests behind the one under way."""
+"""Bytes of further requests that are read while one is under way."""
 HEADERS, ROOM, READER = "headers", "room", "reader"
 """The timers of a connection: until its headers are there, until it may be closed to make room, and
 until its client has read more.
@@ -47,7 +47,7 @@ class Connection(H11Protocol):
 
     @property
     def works(self) -> bool:
-        """Whether a request is there as a whole and not answered yet."""
+        """Whether a request has arrived as a whole and is not answered yet."""
         return self.busy and not self.cycle.more_body
 
     def connection_made(self, transport: Any) -> None:
@@ -63,8 +63,8 @@ class Connection(H11Protocol):
         self._time_headers()
         if is_ahead:
             self._ahead += len(data)
-        # uvicorn stops reading at the begin of a further request, and so would not see the client
-        # of this one leave.
+        # uvicorn stops reading when a further request begins, and then would not notice that the
+        # client leaves.
         if self.works and self._ahead <= AHEAD:
             self.flow.resume_reading()
 
@@ -81,13 +81,13 @@ class Connection(H11Protocol):
         super().connection_lost(exc)
 
     def timeout_keep_alive_handler(self) -> None:
-        """Close a connection that was idle for too long: at once, for a polite end would wait for a
+        """Close a connection that was idle for too long, at once: an orderly end would wait for a
         client that does not read.
         """
         self.transport.abort()
 
     def pause_writing(self) -> None:
-        """Wait for the client to read what lies ready for it."""
+        """Wait for the client to read the bytes that are ready."""
         super().pause_writing()
         self._time_reader()
 
@@ -130,7 +130,9 @@ class Connection(H11Protocol):
             self._start(HEADERS, self.seconds, self.transport.abort)
 
     def _time_reader(self, before: float = float("inf")) -> None:
-        """Close a connection that has as many bytes to write as ``before``; look again later."""
+        """Close a connection that still has ``before`` or more bytes to write; else look again
+        later.
+        """
         left = self.transport.get_write_buffer_size()
         if left >= before:
             self.transport.abort()

@@ -31,11 +31,11 @@ CODES = {
     "died": "The process that worked on it died, perhaps out of memory (HTTP).",
     "internal": "A bug in simdev; its traceback is on stderr.",
 }
-"""The codes of errors, and what each means."""
+"""The codes of errors and their meanings."""
 
 
 class RequestError(SimdevError):
-    """A request that is not answered, by one of CODES."""
+    """A request that is refused, with one of CODES."""
 
     identity: str | int | None = None
     """The ``id`` of the request, where it has a valid one."""
@@ -49,7 +49,7 @@ class RequestError(SimdevError):
 
 
 class HeavyError(Exception):
-    """A request that is not to be worked on in this process: a copy of it takes the work."""
+    """Raised for a request that is too heavy for this process; a copy of the process does it."""
 
 
 def error_json(error: Exception | LateError) -> dict[str, Any]:

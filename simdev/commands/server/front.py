@@ -1,9 +1,9 @@
-"""The front of a server by HTTP: says which process answers a request, and works on none itself.
+"""The front of an HTTP server: it chooses the process that answers a request.
 
-Every scenario has a process, its home, that answers what takes milliseconds, one request after
-another. What by a guess takes longer is answered by a copy of the home, which is ended at the
-deadline or when the client leaves; so is the process that loads a scenario. The front answers
-``ping``, ``stats`` and ``shutdown`` itself, whatever is under way.
+Every scenario has a process, its home, that answers requests of milliseconds, one after another. A
+request that is estimated to take longer is answered by a copy of the home, which is ended at the
+deadline or when the client leaves; so is the process that loads a scenario. The front itself
+answers ``ping``, ``stats`` and ``shutdown``, whatever is under way.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ from .protocol import METHODS, Methods, Reply, Request, answered, failure, read_
 from .state import ServerState, unknown
 from .workers import HEAVY, LIGHT, WHOLE, Worker
 
-PARSED = 2**16  # bytes of a request up to which it is read here; a thread reads a longer one
+PARSED = 2**16  # bytes: a thread parses longer requests
 TURNS = max(2, os.cpu_count() or 1)  # heavy requests at once
 DIRECT = ("ping", "stats", "shutdown")
-COUNTED = ("evaluations", "cpu_seconds")  # that copies of a home count by themselves
+COUNTED = ("evaluations", "cpu_seconds")  # counts that copies of a home keep by themselves
 Leaving = Callable[[], Awaitable[object]]
 """Waits until the client has gone."""
 
 
 class GoneError(Exception):
-    """The client left, and nobody is there to read the answer."""
+    """Raised where the client has left, so that nobody reads the answer."""
 
 
 class Front:
-    """Answers requests by workers, ``most`` at once; of one event loop.
+    """The front, in one event loop; workers answer at most ``most`` requests at once.
 
-    ``root`` leads to the first worker; ``is_lost`` says that it died, and that no more processes
-    can be made.
+    ``root`` is the socket of the first worker; ``is_lost`` says that this worker died, so that no
+    more processes can be made.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class Front:
     async def _read(self, body: bytes) -> Request:
         if len(body) <= PARSED:
             return read_request(self.state, body, self.methods)
-        # One after another: threads take the event loop's time.
+        # One at a time, since threads take time from the event loop.
         async with self._reading:
             return await asyncio.to_thread(read_request, self.state, body, self.methods)
 
@@ -144,8 +144,8 @@ class Front:
                     self._dismiss(worker)
 
     def _make_home(self, worker: Worker) -> None:
-        """Make a worker the home of the scenario that it has loaded, where there is none yet; the
-        homes used longest ago make room.
+        """Make a worker the home of the scenario that it has loaded, unless there is a home; the
+        least recently used homes make room.
         """
         assert worker.row is not None
         handle = worker.row["scenario"]
@@ -164,14 +164,14 @@ class Front:
             self._homes.pop(name).end()
 
     def _retire(self, home: Worker) -> None:
-        """End a process that is no home any more, once its requests are answered: copies of it that
-        are at work end with it.
+        """End a process that is no longer a home, once its requests are answered, because working
+        copies would end with it.
         """
         if home in self._others and not home.users:
             self._dismiss(home)
 
     async def _home(self, request: Request, leaving: Leaving) -> Worker:
-        """The process that has loaded what a request is about. Raises RequestError."""
+        """The process that has loaded the scenario of a request. Raises RequestError."""
         if not self._is_of_scenarios:
             return await self._only_home(leaving)
         noun = "session" if "session" in request.params else "scenario"
@@ -186,7 +186,7 @@ class Front:
         return home
 
     async def _only_home(self, leaving: Leaving) -> Worker:
-        """The home of a server that answers for one scenario, which the root has already."""
+        """The home of a server with a single scenario, which the root has already loaded."""
         async with self._before(self._root_lock, leaving):
             self._drop_dead()
             if "" not in self._homes:
@@ -194,8 +194,8 @@ class Front:
             return self._homes[""]
 
     async def _copy_of_root(self) -> Worker:
-        """A copy of the first worker, whose lock is held. Raises RequestError; without that worker
-        the server has to end, for nobody else can make the home of a scenario.
+        """A copy of the first worker, whose lock is held. Raises RequestError. Without that worker
+        the server has to end, for no other process can make homes of scenarios.
         """
         try:
             if self._root is None:
@@ -208,7 +208,7 @@ class Front:
             raise RequestError("the server ends: its first process died", "died") from None
 
     async def _attended(self, worker: Worker, body: bytes, leaving: Leaving) -> Reply:
-        """The whole answer of a worker, which ends where the client leaves. Raises GoneError."""
+        """The complete answer of a worker, which ends if the client leaves. Raises GoneError."""
         self._others.add(worker)
         asking = asyncio.ensure_future(worker.ask(body, WHOLE, self.state.limits.seconds))
         gone = asyncio.ensure_future(leaving())
@@ -229,8 +229,8 @@ class Front:
     async def _before(
         self, turn: asyncio.Lock | asyncio.Semaphore, leaving: Leaving
     ) -> AsyncIterator[None]:
-        """Holds a turn, which may be waited for as long as work may take. Raises GoneError, and
-        RequestError where none came.
+        """Holds a turn for heavy work in the block, after waiting for it at most as long as work
+        may take. Raises GoneError, and RequestError where no turn came.
         """
         if turn.locked():
             await self._wait(turn, leaving)

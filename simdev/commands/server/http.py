@@ -1,10 +1,10 @@
 """The protocol by HTTP on the loopback: ``POST /`` with one request as the body.
 
-Needs starlette and uvicorn, and a system that forks processes; ``front`` has them answer.
+Needs starlette and uvicorn, and a system that forks processes, to which ``front`` passes requests.
 
-A reply of the protocol has status 200 also where it tells an error, but for a deadline (504); other
-statuses mean that nothing was asked. ``serve`` and ``explorer/door.py`` open it; codes of errors
-are in ``errors``.
+A reply of the protocol has status 200 even with an error, except those of STATUSES; other statuses
+mean that the request did not reach the protocol. ``serve`` and ``explorer/door.py`` start it; codes
+of errors are in ``errors``.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ HOSTS = (LOOPBACK, "localhost", "[::1]")
 _ORIGIN = re.compile(rb"https?://(127\.0\.0\.1|localhost|\[::1\])(:[0-9]{1,5})?\Z")
 _LENGTH = re.compile(rb"[0-9]{1,15}\Z")
 HEADER_BYTES = 16 * 2**10
-STATUSES = {"too_late": 504, "busy": 503}  # of replies with these codes; of others 200
-NEWCOMERS = 448  # connections that are spared yet; with the others below 1,024 files of a process
-HELD = 32  # times the limit of one request: bytes of the bodies that are held together
+STATUSES = {"too_late": 504, "busy": 503}  # the HTTP status by code of error, else 200
+NEWCOMERS = 448  # further connections until room is made; all stay under 1,024 files a process
+HELD = 32  # all bodies together may have this many times the bytes of one request
 
 Headers = Sequence[tuple[bytes, bytes]]
 Refusal = tuple[int, RequestError]
@@ -54,8 +54,8 @@ Refusal = tuple[int, RequestError]
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """Connections and requests at once, and seconds for the headers, the body, an idle connection,
-    and what is under way at the end.
+    """Limits: connections and requests at once, and the seconds for headers, for a body, for an
+    idle connection, and for requests under way when the server ends.
     """
 
     connections: int = 512
@@ -68,8 +68,8 @@ class Patience:
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """The service behind the door: the ``methods`` that are answered, over copies of the state, and
-    what is loaded before. ``page`` goes to anybody who asks, with ``headers`` of its own, and must
+    """The service behind the door: the ``methods``, which work on copies of the ``state``, and a
+    ``warm_up`` that loads modules. ``page`` is sent to anybody, with its own ``headers``, and must
     hold nothing private.
     """
 
@@ -81,7 +81,7 @@ class Service:
 
 
 def serve(state: ServerState, port: int, out: TextIO, patience: Patience = Patience()) -> None:
-    """Answer until SIGTERM, SIGINT or a client asks to stop; prints where, as one line of JSON.
+    """Answer until SIGTERM, SIGINT or a client asks to stop; prints the address as a line of JSON.
 
     Raises InputError where the port is taken or the packages are not installed.
     """
@@ -90,8 +90,8 @@ def serve(state: ServerState, port: int, out: TextIO, patience: Patience = Patie
 
 @contextmanager
 def private_file(text: str, prefix: str, suffix: str = "") -> Iterator[str]:
-    """The path of a temporary file of this text, which the system makes readable for its owner only
-    (mode 0600). It is locked while it is in use: those that a killed process has left go first.
+    """The path of a temporary file with this text that only its owner can read (mode 0600). It is
+    locked while in use, so that files left by killed processes are recognised and removed.
     """
     from fcntl import LOCK_EX, flock  # not on Windows
 
@@ -106,12 +106,14 @@ def private_file(text: str, prefix: str, suffix: str = "") -> Iterator[str]:
             file.flush()
             yield file.name
         finally:
-            # Who cleans the folder of temporary files may have been faster.
+            # A cleaner of temporary files may have removed it already.
             Path(file.name).unlink(missing_ok=True)
 
 
 def _remove_stale(path: Path) -> None:
-    """Remove a private file that is locked by nobody; an empty one may be about to be."""
+    """Remove a private file that nobody has locked, unless it is empty: it may be about to be
+    locked.
+    """
     from fcntl import LOCK_EX, LOCK_NB, flock
 
     def opened(name: str, flags: int) -> int:
@@ -137,8 +139,8 @@ def serve_with(
     announce: Callable[[str, str], AbstractContextManager[object]],
     patience: Patience = Patience(),
 ) -> None:
-    """Answer until SIGTERM, SIGINT or a client asks to stop; ``announce(url, token)`` is entered
-    when clients may come, and left at the end.
+    """Answer until SIGTERM, SIGINT or a client asks to stop; the context ``announce(url, token)``
+    is entered when the server is ready, and left at the end.
 
     Raises InputError where the port is taken or the packages are not installed, SimdevError where
     the server had to end.
@@ -158,7 +160,7 @@ def serve_with(
 
 
 def require_packages() -> None:
-    """Raises InputError where what serves is not installed."""
+    """Raises InputError where the packages for serving are not installed."""
     if not hasattr(os, "fork"):
         raise InputError("a server by HTTP needs a system that forks processes (Linux, macOS)")
     try:
@@ -171,7 +173,7 @@ def require_packages() -> None:
 
 @contextmanager
 def _listening(port: int) -> Iterator[socket.socket]:
-    # asyncio sends small writes at once (TCP_NODELAY) only where the protocol is told.
+    # asyncio sends small writes at once (TCP_NODELAY) only if the socket names its protocol.
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP) as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -183,10 +185,10 @@ def _listening(port: int) -> Iterator[socket.socket]:
 
 
 def _stop_on_sigterm(state: ServerState) -> None:
-    """Let SIGTERM stop the server before uvicorn looks for it, and after: once drained, uvicorn
-    raises it anew, and the token's file must still go.
+    """Let SIGTERM stop the server also before uvicorn handles it, and after: once drained, uvicorn
+    raises it again, and the token's file must still be removed.
     """
-    default_signals()  # what is under way is given more time than ``ending`` gives
+    default_signals()  # requests under way get more time than ``ending`` would give
 
     def stop(number: int, frame: object) -> None:
         state.stopping = True
@@ -201,7 +203,7 @@ def _values(headers: Headers, name: bytes) -> list[bytes]:
 def wrong_host(headers: Headers, port: int) -> Refusal | None:
     """The status and error where the Host header names another server, or None."""
     hosts = [value.lower() for value in _values(headers, b"host")]
-    # Another name may have been made to lead here (DNS rebinding), so that a page may ask.
+    # Another name may be made to lead here (DNS rebinding), to let a foreign page send requests.
     if len(hosts) == 1 and hosts[0] in [f"{host}:{port}".encode() for host in HOSTS]:
         return None
     return 403, RequestError("the Host header must name this server on the loopback", "forbidden")
@@ -218,12 +220,12 @@ def refusal(headers: Headers, port: int, token: str, limit: int) -> Refusal | No
     if any(not _ORIGIN.match(origin.lower()) for origin in values(b"origin")):
         return 403, RequestError("pages of other sites may not ask", "forbidden")
     given = values(b"authorization")
-    # The time of a plain comparison would tell how much of a guessed token is right.
+    # The time of a plain comparison would reveal how much of a guessed token is right.
     if len(given) != 1 or not hmac.compare_digest(given[0], f"Bearer {token}".encode()):
         problem = "Authorization: Bearer TOKEN is missing or wrong"
         return 401, RequestError(problem, "unauthorized")
     types = [value.partition(b";")[0].strip().lower() for value in values(b"content-type")]
-    # A page of another site can post forms and plain text without asking, but no JSON.
+    # A page of another site can post forms and plain text without permission, but no JSON.
     if types != [b"application/json"]:
         return 415, RequestError("the Content-Type must be application/json")
     lengths = values(b"content-length")
@@ -257,8 +259,8 @@ class Door:
 
         refused = refusal(request.headers.raw, self.port, self.token, self._limit)
         if refused is not None:
-            # The connection stays, so that a client still sending its body can read why;
-            # ``Connection`` ends that.
+            # The connection stays open, so that a client still sending its body can read the
+            # reason; ``Connection`` ends it.
             return _reply(failure(refused[1]), refused[0])
         body = bytearray()
         try:
@@ -280,7 +282,7 @@ class Door:
         return _reply(reply, STATUSES.get(reply.code, 200))
 
     async def _receive(self, request: Request, body: bytearray) -> None:
-        """Add what comes to the body. Raises RequestError where the bodies of all are too much."""
+        """Add arriving bytes to the body. Raises RequestError where all bodies are too large."""
         async for part in request.stream():
             self._held += len(part)
             body += part
@@ -309,7 +311,7 @@ def _server(service: Service, door: Door, patience: Patience) -> Server:
     from .connections import Connection
 
     class Stoppable(Server):
-        """Goes down also when a client has asked for it."""
+        """A server that also stops when a client asks for it."""
 
         async def on_tick(self, counter: int) -> bool:
             """Look whether to stop; ten times a second."""

@@ -1,8 +1,8 @@
 """One request in, one reply out: bytes to bytes over a ServerState, without any stream.
 
-Nothing that a client sends raises here; the reply tells what was wrong. ``stdio`` and ``http``
-carry requests to ``respond``, the explorer too with METHODS of its own. A new method is a row of
-METHODS; docs/how-to/serve.md and the DESCRIPTION of ``serve`` name it.
+Nothing that a client sends raises an exception here; the reply reports errors. ``stdio`` and
+``http`` pass requests to ``respond``, and so does the explorer, with METHODS of its own. A new
+method is a row of METHODS; docs/how-to/serve.md and the DESCRIPTION of ``serve`` name it.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from .errors import HeavyError, RequestError, error_json
 from .state import Loaded, ServerState
 
 PROTOCOL = 1
-CHUNK = 256  # strategies in one call of the kernels, between which a deadline can end it
-SAMPLE = 4  # strategies of a batch whose time tells that of all
+CHUNK = 256  # strategies in one call of the kernels; a deadline can end work between calls
+SAMPLE = 4  # strategies of a batch whose time serves to estimate the time of all
 # Up to 2^53 every JSON library keeps a whole number as it is.
 MOST_ID, LONGEST_ID = 2**53, 256
 
@@ -41,7 +41,7 @@ Assignment = Strategy | list[int] | dict[str, str]
 
 
 class Request(NamedTuple):
-    """A request whose method is there and has the parameters that it needs."""
+    """A request whose method exists and has the parameters that it needs."""
 
     identity: str | int | None
     method: str
@@ -49,7 +49,7 @@ class Request(NamedTuple):
 
 
 class Reply(NamedTuple):
-    """The bytes of a reply, without a line break, and the code of the error that it tells."""
+    """The bytes of a reply, without a line break, and the code of its error ("": none)."""
 
     body: bytes
     code: str = ""
@@ -61,10 +61,9 @@ def respond(
     methods: Methods | None = None,
     parent: int | None = None,
 ) -> Reply:
-    """The reply to a request by one of the ``methods`` (default: METHODS), within the limit of
-    time.
+    """The reply to a request by one of the ``methods`` (default: METHODS), within the time limit.
 
-    ``parent``: the process without which this one ends, amid the work too. Raises HeavyError.
+    ``parent`` is a process; when it ends, this one ends too, even amid work. Raises HeavyError.
     """
     request, methods = None, METHODS if methods is None else methods
     try:
@@ -79,7 +78,7 @@ def respond(
 
 
 def answered(state: ServerState, request: Request, methods: Methods) -> Reply:
-    """The reply that one of the ``methods`` gives. Raises whatever it raises."""
+    """The reply of one of the ``methods``. Raises whatever the method raises."""
     result = methods[request.method](state, **request.params)
     body = _encoded({"id": request.identity, "result": result})
     most = state.limits.reply_bytes
@@ -94,7 +93,7 @@ def failure(
     identity: str | int | None = None,
     state: ServerState | None = None,
 ) -> Reply:
-    """The reply that tells an error, which the state counts, where one is given."""
+    """The reply for an error, which ``state`` counts if it is given."""
     if state is not None:
         state.count(failed=True)
     problem = error_json(error)
@@ -102,7 +101,7 @@ def failure(
 
 
 def too_long(state: ServerState) -> RequestError:
-    """The error of a request beyond the limit, which its carrier finds before it has all of it."""
+    """The error of a request beyond the limit, for carriers that stop reading it there."""
     most = state.limits.request_bytes
     return RequestError(f"the request is larger than {most} bytes", "too_large")
 
@@ -112,9 +111,7 @@ def _encoded(reply: Mapping[str, Any]) -> bytes:
 
 
 def read_request(state: ServerState, line: bytes, methods: Methods) -> Request:
-    """The request that these bytes are. Raises RequestError, with the ``identity`` as far as
-    known.
-    """
+    """The request in these bytes. Raises RequestError, with the ``identity`` as far as known."""
     document = _parsed(state, line)
     identity = _identity(document)
     try:
@@ -172,7 +169,7 @@ def _checked(request: dict[str, Any], methods: Methods) -> tuple[str, dict[str, 
 
 @cache  # a signature takes as long as a small score
 def _parameters(method: Callable[..., Any]) -> dict[str, bool]:
-    """The names of a method's parameters behind the state -> whether they are required."""
+    """The parameters of a method after the state: by name whether they are required."""
     _, *parameters = inspect.signature(method).parameters.values()
     return {parameter.name: parameter.default is parameter.empty for parameter in parameters}
 
@@ -189,7 +186,7 @@ def _loaded(state: ServerState, scenario: Any) -> Loaded:
 
 
 def _assignment(value: Any, path: str) -> Assignment:
-    """A strategy as the oracle takes it. Raises InputError."""
+    """A strategy in a form that the oracle takes. Raises InputError."""
     if isinstance(value, list):
         if any(type(device) is not int for device in value):
             raise RequestError(f"{path}: must hold whole numbers only (device indices)")
@@ -201,7 +198,7 @@ def _assignment(value: Any, path: str) -> Assignment:
     return dict(strategy.placement) if is_bare(value) else strategy
 
 
-# A strategy of null is refused; a request without a strategy asks about that of its scenario.
+# The default of a request without a strategy, which means the scenario's; null is refused.
 OF_SCENARIO = object()
 
 
@@ -219,7 +216,7 @@ def cost_json(cost: Cost) -> dict[str, Any]:
 
 
 def warm_up() -> None:
-    """Load what the first requests of every kind would load."""
+    """Load the modules and kernels that the first request of each kind would load."""
     ops = [{"name": "a", "time": 1}, {"name": "b", "time": 1, "inputs": ["a"]}]
     cluster = {"devices": [{"name": "x"}], "links": {"all_to_all": {"bandwidth": "1 GB/s"}}}
     scenario = {"graph": {"ops": ops}, "cluster": cluster, "strategy": {"*": "x"}}
@@ -257,7 +254,7 @@ def _batch(state: ServerState, scenario: Any, strategies: Any) -> Any:
     assignments = [
         _assignment(value, f"params.strategies[{i}]") for i, value in enumerate(strategies)
     ]
-    # The first makes what is made once; the time of the next is that of each.
+    # The first call includes work that is done once; the next ones show the time per strategy.
     costs = _some(oracle, assignments[:1], 0)
     begun = time.perf_counter()
     costs += _some(oracle, assignments[1 : 1 + SAMPLE], 1)
@@ -271,7 +268,7 @@ def _some(oracle: Oracle, assignments: list[Assignment], start: int) -> list[Cos
     try:
         return oracle.batch(assignments)
     except InputError:
-        # One by one, to tell which is wrong; those before it are remembered.
+        # One by one, to name the wrong strategy; the costs of those before it are remembered.
         for i, assignment in enumerate(assignments, start):
             with prefixed(f"params.strategies[{i}]: "):
                 oracle(assignment)
@@ -314,7 +311,7 @@ def _session(state: ServerState, scenario: Any, strategy: Any = OF_SCENARIO) -> 
 
 @contextmanager
 def _opened(state: ServerState, session: Any) -> Iterator[PlacementSession]:
-    """The session of a name; cut short it is closed, for nobody knows how far it got."""
+    """The session of a name. A deadline in the block closes it, for its state is then unknown."""
     name = _require(session, "session", (str,), "text")
     try:
         yield state.session(name)

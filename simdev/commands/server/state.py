@@ -1,6 +1,6 @@
-"""The memory of a server between requests: loaded scenarios, open sessions and counts, all of them
-bounded. Files of a client's scenario that would block or lead elsewhere are refused. ``protocol``
-asks it for scenarios and sessions.
+"""The memory of a server between requests: loaded scenarios, open sessions and counts, all bounded.
+Files of a client's scenario that would block, or lie outside the root, are refused. ``protocol``
+takes scenarios and sessions from here.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ READ_SECONDS, GZIPPED = 1e-6, 10
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Bytes of a request and a reply, strategies in a batch, things remembered, and seconds for the
-    work of a request.
+    """Limits: bytes of a request and a reply, strategies in a batch, remembered scenarios and
+    sessions, and seconds of work for a request.
     """
 
     request_bytes: int = 8 * 2**20
@@ -48,7 +48,7 @@ class Limits:
 
     @property
     def guess(self) -> float:
-        """A request that takes more seconds by a guess, which may be off, is refused."""
+        """Seconds: a request that is estimated to take longer is refused. Estimates may be off."""
         return 2 * self.seconds
 
 
@@ -62,17 +62,18 @@ class Loaded:
 
 
 def unknown(noun: str, name: str) -> RequestError:
-    """The error of a "scenario" or a "session" of this name, which is not there."""
-    state = "open" if noun == "session" else "loaded"
-    return RequestError(f'{noun}: "{name}" is not {state}, or no longer', f"unknown_{noun}")
+    """The error for a "scenario" or "session" (``noun``) with a name that is not known."""
+    if noun == "session":
+        return RequestError(f'session: "{name}" is not open, or no longer', "unknown_session")
+    return RequestError(f'scenario: "{name}" is not loaded, or no longer', "unknown_scenario")
 
 
 class ServerState:
-    """The memory of a process with a single thread; what was used longest ago makes room for the
-    new.
+    """The memory of a process with a single thread; the least recently used entries make room for
+    new ones.
 
     ``root`` is the folder that scenario files must lie in (None: anywhere). ``stopping``: a client
-    has asked to stop. ``at_once``: what by a guess takes more seconds is left to another process.
+    has asked to stop. ``at_once`` in seconds: longer work, by estimate, is left to another process.
     """
 
     def __init__(self, limits: Limits = Limits(), root: str | None = None) -> None:
@@ -89,8 +90,8 @@ class ServerState:
         self._errors += failed
 
     def admit(self, seconds: float) -> None:
-        """Raises RequestError for work that by a guess takes too long, and HeavyError for what is
-        not to be done at once.
+        """Raises RequestError for work that is estimated to take too long, and HeavyError for work
+        that this process leaves to a copy.
         """
         if seconds > self.limits.guess:
             took, most = format_seconds(seconds, 3), format_seconds(self.limits.guess, 3)
@@ -126,7 +127,7 @@ class ServerState:
 
     def open(self, loaded: Loaded, session: PlacementSession) -> str:
         """Remember a session; returns its name."""
-        # The scenario is named for those who have to find its process.
+        # The name contains the scenario's handle, by which the front finds its process.
         name = f"{token_hex(4)}-{loaded.handle}"
         self._sessions[name] = session
         while len(self._sessions) > self.limits.sessions:
@@ -159,7 +160,7 @@ class ServerState:
             self._admit_files(paths)
             document, folder = read_json(source), os.path.dirname(source)
         if isinstance(document, dict):
-            # One by one: the last are named by files that may be opened only where they are
+            # One by one: the last paths are in files that may be opened only once they are
             # admitted.
             self._admit_files(chain(paths, _files(document, folder)))
         return load_scenario(source)
@@ -179,7 +180,7 @@ class ServerState:
         self._sessions.pop(name, None)
 
     def stats(self) -> dict[str, Any]:
-        """Counts, what is loaded (used longest ago first) and the limits."""
+        """Counts, loaded scenarios (least recently used first) and the limits."""
         return {
             "requests": self._requests,
             "errors": self._errors,
@@ -212,7 +213,7 @@ def _files(document: Mapping[str, Any], folder: str) -> Iterator[str]:
 
 
 def _length(path: str) -> int:
-    """Bytes of the text of a file; 0 where there is none, which its reader tells."""
+    """Bytes of the text of a file; 0 where it is missing, which its reader reports."""
     try:
         return os.path.getsize(path) * (GZIPPED if path.endswith(".gz") else 1)
     except OSError:
@@ -220,11 +221,13 @@ def _length(path: str) -> int:
 
 
 def _fault(path: str, root: str | None) -> str | None:
-    """Why a file may not be read; None also where it is missing, which its reader tells better."""
+    """The reason why a file may not be read; None also where it is missing, which its reader
+    reports better.
+    """
     if path == "-":
         return "stdin is not a file"
     try:
-        # Outside of the root nothing is looked at, so that no answer tells whether it is there.
+        # Nothing outside of the root is looked at, so that no answer reveals what exists there.
         if root is not None and not Path(os.path.realpath(path)).is_relative_to(
             os.path.realpath(root)
         ):

@@ -25,7 +25,7 @@ def serve(state: ServerState, source: BinaryIO, sink: BinaryIO) -> None:
         else:
             reply = respond(state, line)
         sink.write(reply.body + b"\n")
-        # A client waits for its reply before it asks again: a buffered one would wait for ever.
+        # A client waits for its reply before it sends more: a buffered reply would never arrive.
         sink.flush()
         if state.stopping:
             return
@@ -33,7 +33,7 @@ def serve(state: ServerState, source: BinaryIO, sink: BinaryIO) -> None:
 
 def lines(source: BinaryIO, limit: int) -> Iterator[bytes | None]:
     """Lines that are not blank, without their end; None for a line of more than ``limit`` bytes,
-    never held as a whole.
+    which is never held as a whole.
     """
     while line := source.readline(limit + 1):
         if len(line) > limit and not line.endswith(b"\n"):

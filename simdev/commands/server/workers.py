@@ -1,10 +1,10 @@
 """The processes that answer requests, and the ends of them that ``front`` holds.
 
 A worker answers one request after another over a socket, or makes a copy of itself: a process with
-all that it has loaded, which can be ended. The first worker (the root) has loaded no scenario; a
-copy of it that answers ``load`` becomes the home of a scenario and its sessions, and copies of that
-one take heavy work. Workers have a single thread, so that they may fork at any time between two
-requests. They end with the socket, and amid work when the process that made them ends.
+everything that it has loaded, which can be ended at any time. The first worker (the root) has
+loaded no scenario; a copy of it that answers ``load`` becomes the home of a scenario and its
+sessions, and copies of a home do heavy work. Workers have a single thread, so that they can fork
+between any two requests. They end with the socket, and amid work when their parent ends.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ from .errors import HeavyError, RequestError
 from .protocol import Methods, Reply, respond
 from .state import ServerState, unknown
 
-AT_ONCE = 0.05  # seconds of a guess up to which a home answers by itself
-SLACK = 3.0  # seconds behind the deadline after which a worker that does not keep it is killed
+AT_ONCE = 0.05  # seconds: a home itself answers requests that are estimated to take less
+SLACK = 3.0  # seconds after the deadline at which a worker that missed it is killed
 COPY, LIGHT, WHOLE = b"C", b"L", b"W"
-"""Orders to a worker: make a copy; answer by yourself what is not heavy; answer whatever it is."""
+"""Orders to a worker: make a copy; answer unless the request is heavy; answer in any case."""
 ORDER, LENGTHS = struct.Struct(">cQ"), struct.Struct(">IQ")
 HEAVY = "heavy"
 BUFFER = 2**20
 
 
 class Note(NamedTuple):
-    """Facts that a worker sends beside its reply: the code of the error, its scenario as ``stats``
-    has it (None: none is loaded) and its process.
+    """Facts that a worker sends with its reply: the code of the error, the row of its scenario in
+    ``stats`` (None: none is loaded) and its process.
     """
 
     code: str
@@ -50,10 +50,10 @@ class Note(NamedTuple):
 
 @dataclass(eq=False)
 class Worker:
-    """The front's end of a worker, whose requests wait for one another.
+    """The front's end of a worker, which answers one request at a time.
 
-    ``users`` counts the requests that need the process, waiting ones among them; ``by_copies`` is
-    what copies of it have added to the numbers of its ``row``.
+    ``users`` counts the requests that need the process, including waiting ones; ``by_copies`` has
+    the counts that its copies add to the counts of its ``row``.
     """
 
     link: socket.socket
@@ -68,8 +68,8 @@ class Worker:
 
     @classmethod
     async def of(cls, link: socket.socket) -> Worker:
-        """The worker at the other end of a socket, once it says that it is there. Raises OSError or
-        EOFError where it is not.
+        """The worker at the other end of a socket, once it reports that it runs. Raises OSError or
+        EOFError where it does not.
         """
         reader, writer = await asyncio.open_connection(sock=link, limit=BUFFER)
         worker = cls(link, reader, writer)
@@ -93,8 +93,8 @@ class Worker:
     async def ask(self, body: bytes, order: bytes, seconds: float) -> Reply:
         """The reply to a request; the code HEAVY where the worker leaves it to a copy.
 
-        Whatever cuts it short ends the worker, of which nobody would know what it says next. Raises
-        RequestError where it died or did not answer within ``seconds`` and SLACK.
+        Any interruption ends the worker, whose next message would belong to the interrupted
+        request. Raises RequestError where it died or did not answer within ``seconds`` and SLACK.
         """
         self._require()
         try:
@@ -112,7 +112,7 @@ class Worker:
             raise
 
     async def copy(self) -> Worker:
-        """A worker that has loaded whatever this one has. Raises RequestError."""
+        """A copy of the worker, with everything that it has loaded. Raises RequestError."""
         self._require()
         try:
             link, other = socket.socketpair()
@@ -134,11 +134,11 @@ class Worker:
         return Reply(await self.reader.readexactly(body_bytes), note.code)
 
     def end(self) -> None:
-        """End the process, whatever it does."""
+        """Kill the process, whatever it is doing."""
         if self._killed:
             return
         self._killed = True
-        # Once its socket is at the end it is gone, and another may have its number.
+        # Once its socket is at the end the process is gone, and its number may be another's.
         if self.process and not self.reader.at_eof():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.process, signal.SIGKILL)
@@ -157,8 +157,8 @@ def start_root(
 ) -> socket.socket:
     """Start a worker from this process, which has a single thread; returns the socket to it.
 
-    It calls ``warm_up`` first: its copies have whatever that loads. It closes the ``listener``, so
-    that the port is free as soon as this process has ended.
+    It calls ``warm_up`` first, so that its copies have everything that this loads. It closes the
+    ``listener``, so that the port is free as soon as this process has ended.
     """
     link, other = socket.socketpair()
     child = _fork()
@@ -183,7 +183,7 @@ def _fork() -> int:
         default_signals()
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all; the front ends this one
         signal.signal(signal.SIGCHLD, signal.SIG_IGN)
-        # What was there before is no garbage of this process: looking through it takes long.
+        # Objects of the parent are never garbage here, and collecting among them takes long.
         gc.freeze()
     return child
 
@@ -212,7 +212,7 @@ def _work(link: socket.socket, state: ServerState, methods: Methods) -> NoReturn
 
 
 def _begun(link: socket.socket, state: ServerState) -> int:
-    """Say that this worker is there; returns the process that made it."""
+    """Report that this worker runs; returns the process that made it."""
     # Service managers send SIGTERM to all processes; the front ends workers once all is answered.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     _say(link, Reply(b""), state)
@@ -220,7 +220,7 @@ def _begun(link: socket.socket, state: ServerState) -> int:
 
 
 def _is_copy() -> bool:
-    """Make a copy of this process; whether this is the copy."""
+    """Make a copy of this process; returns whether this is the copy."""
     try:
         return _fork() == 0
     except OSError:

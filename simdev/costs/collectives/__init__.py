@@ -1,10 +1,11 @@
-"""The one model of collectives: their messages, how long these take, and what they hold.
+"""The one model of collectives: their messages, the times of these, and the queues that they hold.
 
-Sizes are those of nccl-tests: the bytes of one rank's whole buffer (all_reduce, broadcast, reduce,
-all_to_all, p2p), of the gathered result (all_gather) or of what is scattered (reduce_scatter).
+Sizes are counted as in nccl-tests: the bytes of one rank's whole buffer (all_reduce, broadcast,
+reduce, all_to_all, p2p), of the gathered result (all_gather) or of the buffer that is scattered
+(reduce_scatter).
 
 ``model`` chooses an algorithm, ``phases`` has its messages, ``rounds`` adds up their times,
-``table`` has the measured ones.
+``table`` has the measured times.
 """
 
 from __future__ import annotations

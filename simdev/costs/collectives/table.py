@@ -1,9 +1,9 @@
 """Tables of measured collectives: anchors in bytes, straight lines between them.
 
-A line of latency and bandwidth misses measured NCCL curves by 4 to 27 % in the mean, for NCCL
-changes its protocol with the size; eight to ten anchors miss them by 3 to 7 %. ``model`` asks the
+A line of latency and bandwidth misses measured NCCL curves by 4 to 27 % in the mean, since NCCL
+changes its protocol with the size; eight to ten anchors miss them by 3 to 7 %. ``model`` tries the
 tables before its closed forms; ``files/collectives.py`` reads them, ``formats/nvidia.py`` makes
-them of the output of nccl-tests.
+them from the output of nccl-tests.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ TOO_LONG = "seconds must be > 0 and under 53 days, got {:g}"
 ANCHORS = 10
 CANDIDATES = 64
 NEAR = 0.05
-"""Measurements within 5 % of an anchor's size tell its time together: the median of their bytes per
-second.
+"""Measurements within 5 % of an anchor's size give its time together: the median of their seconds
+per byte.
 """
 
 
 class Crossing(NamedTuple):
-    """The slowest that a collective crosses on its way around its ranks, when it was measured and
-    now: bytes per second, and seconds of latency.
+    """The slowest link that a collective crosses on its way around the ranks, when the table was
+    measured and now: bytes per second, and seconds of latency.
     """
 
     rate_then: Fraction
@@ -55,10 +55,10 @@ class Crossing(NamedTuple):
     latency_now: Fraction
 
     def seconds(self, measured: Fraction, least: Fraction) -> Fraction:
-        """The seconds that a collective takes now, which took ``measured`` when the table was made;
-        ``least`` is the least time of that table.
+        """The seconds that a collective takes now, where it took ``measured`` when the table was
+        made; ``least`` is the least time in that table.
 
-        The least time goes with the latency, all beyond it with the bandwidth (ours).
+        The least time scales with the latency, the rest with the bandwidth (ours).
         """
         if self.latency_then:
             latency = least * self.latency_now / self.latency_then
@@ -69,8 +69,8 @@ class Crossing(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class CollectiveTable:
-    """The time of one collective over so many ranks: ``anchors`` are (bytes, seconds) by increasing
-    bytes.
+    """The times of one collective over ``ranks`` ranks: ``anchors`` are (bytes, seconds) by
+    increasing bytes.
 
     ``source`` is "measured", or "fitted" where the anchors come from a fit. Raises InputError.
     """
@@ -102,31 +102,32 @@ class CollectiveTable:
             last = size
 
     def seconds_over(self, crossing: Crossing | None, size: int) -> Fraction:
-        """Time of ``size`` bytes over links that may have changed since (None: they have not)."""
+        """The time of ``size`` bytes over links that may have changed since (None: unchanged)."""
         measured = self.seconds(size)
         if crossing is None:
             return measured
-        # Not the first anchor's: where a larger message took less, so do slower links.
+        # The least time, not the first anchor's: a larger message may have taken less.
         return crossing.seconds(measured, min(seconds for _, seconds in self.anchors))
 
     def seconds(self, size: Fraction | int) -> Fraction:
-        """Time of ``size`` bytes: exact at anchors, a line between them.
+        """The time of ``size`` bytes: exact at anchors, a line between them.
 
-        Below the first anchor its time (nothing is faster than the smallest message), above the
-        last the bandwidth between the last two, or that of the last where the time did not grow.
+        Below the first anchor it is that anchor's time (nothing is faster than the smallest
+        message). Above the last anchor the line goes on; where the time did not grow, the bandwidth
+        stays.
         """
         if size <= self.anchors[0][0]:
             return self.anchors[0][1]
         i = bisect_left(self.anchors, size, hi=len(self.anchors) - 1, key=lambda anchor: anchor[0])
         (low, start), (high, end) = self.anchors[i - 1], self.anchors[i]
-        # A line through a falling end would reach 0 seconds somewhere.
+        # A falling line would reach 0 seconds somewhere.
         if size > high and end <= start:
             return end * size / high
         return start + (end - start) * (size - low) / (high - low)
 
     def error(self, rows: Iterable[tuple[int, Number]]) -> tuple[float, float]:
-        """Mean and largest relative error over measured (bytes, seconds), the anchors' own sizes
-        left out.
+        """Mean and largest relative error over measured (bytes, seconds), without the anchors'
+        sizes.
         """
         anchors = dict(self.anchors)
         errors = [
@@ -144,9 +145,9 @@ def table_of_rows(
 ) -> CollectiveTable:
     """A table from measured (bytes, seconds), in any order, as nccl-tests prints them.
 
-    Half of the anchors are spread evenly over the logarithm of the sizes; each further one goes
-    where it lessens the mean error over all rows most, every octave of sizes counting alike. Raises
-    InputError.
+    Half of the anchors are spread evenly over the logarithm of the sizes; each further anchor goes
+    where it reduces the mean error over all rows most, with equal weight for every octave of sizes.
+    Raises InputError.
     """
     sizes, times, exact_times = _columns(rows)
     if anchors < 2:
@@ -156,7 +157,7 @@ def table_of_rows(
     chosen = _spread(sizes[candidates], (anchors + 1) // 2)
     picked = sorted({candidates[i] for i in chosen})
     octave = np.floor(np.log2(sizes / sizes[0])).astype(np.int64)
-    # Sweeps measure small sizes more densely than large ones.
+    # Each octave has the same weight: sweeps measure small sizes more densely than large ones.
     weights = 1 / np.bincount(octave)[octave]
     while len(picked) < min(anchors, len(candidates)):
         left = [i for i in candidates if i not in picked]
@@ -166,7 +167,7 @@ def table_of_rows(
         )
     table = []
     for i in picked:
-        # Of a size measured alone the time as printed; a smoothed one has six digits that count.
+        # A size measured alone keeps the printed time; a smoothed time has six digits.
         alone = abs(values[i] / times[i] - 1) < 1e-12
         seconds = exact_times[i] if alone else exact(float(f"{values[i]:.6g}"))
         table.append((int(sizes[i]), seconds))
@@ -174,14 +175,14 @@ def table_of_rows(
 
 
 def _is_whole(size: object) -> bool:
-    """Whether it is a whole number; columns of data frames hold them as floats."""
+    """Whether a size is a whole number; columns of data frames hold whole numbers as floats."""
     return not isinstance(size, bool) and (
         isinstance(size, Integral) or (isinstance(size, float) and size.is_integer())
     )
 
 
 def _columns(rows: Iterable[tuple[int, Number]]) -> tuple[Floats, Floats, list[Fraction]]:
-    """Sizes, and the median time of each, by increasing size."""
+    """The sizes in increasing order, and the median time of each."""
     by_size: dict[int, list[Fraction]] = {}
     problems = []
     for i, (size, time) in enumerate(rows):
@@ -205,7 +206,7 @@ def _columns(rows: Iterable[tuple[int, Number]]) -> tuple[Floats, Floats, list[F
 
 
 def _spread(sizes: Floats, count: int) -> list[int]:
-    """Positions of so many sizes, or fewer, spread over their logarithm; both ends among them."""
+    """Positions of at most ``count`` sizes, both ends included, spread over their logarithm."""
     targets = np.linspace(np.log(sizes[0]), np.log(sizes[-1]), max(count, 2))
     return sorted({int(np.argmin(np.abs(np.log(sizes) - target))) for target in targets})
 
@@ -235,7 +236,7 @@ def collective_names() -> tuple[str, ...]:
 
 @cache
 def shipped_tables(name: str) -> tuple[CollectiveTable, ...]:
-    """The tables shipped under a name, none under "". Raises InputError."""
+    """The tables shipped under a name; none under "". Raises InputError."""
     require_collectives(name)
     if not name:
         return ()
@@ -244,14 +245,14 @@ def shipped_tables(name: str) -> tuple[CollectiveTable, ...]:
 
 
 def table_of_fields(fields: Mapping[str, Any]) -> CollectiveTable:
-    """A table by its fields in JSON. Raises InputError, or ValueError for an anchor."""
+    """A table from its fields in JSON. Raises InputError, or ValueError for an anchor."""
     anchors = tuple((parse_bytes(size), parse_time(time)) for size, time in fields["anchors"])
     source = fields.get("source", "measured")
     return CollectiveTable(fields["collective"], fields["ranks"], anchors, source)
 
 
 def require_collectives(name: str) -> None:
-    """Raises InputError unless tables of that name are shipped, or none are named ("")."""
+    """Raises InputError unless tables are shipped under this name, or it is ""."""
     if name and name not in collective_names():
         raise InputError(
             f'collectives: no tables "{name}"; there are those of {", ".join(collective_names())}'

@@ -1,9 +1,9 @@
-"""Whether what a trace reports about itself is what its spans imply: the step time, and the memory
-of every device.
+"""Whether the figures that a trace reports (the step time, and the memory of every device) follow
+from the start and finish of its tasks.
 
 Memory is replayed event by event: at each instant frees come first, then allocations in the order
-of the tasks that fill the buffers. ``nouns.trace`` works the same rule out in columns; saved runs
-bring their claims from ``files/run.py``.
+of the tasks that fill the buffers. ``nouns.trace`` implements this rule in columns;
+``files/run.py`` makes the claims of saved runs.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ Timeline = Sequence[tuple[int, int]]  # (ps, bytes from then on)
 class Claim:
     """The figures that a result claims; None where it claims nothing.
 
-    ``trace_ps`` is the last finish or release in ps; ``peaks`` bytes by device; ``levels`` the (ps,
-    bytes) at which memory changes by device; ``overflows`` the first (ps, task, bytes over the
-    capacity) by device, None where it fits.
+    ``trace_ps`` is the last finish or release in ps. By device: ``peaks`` are bytes, ``levels`` the
+    changes of memory as (ps, bytes), ``overflows`` the first overflow as (ps, task, bytes over the
+    capacity), None where the device's memory suffices.
     """
 
     trace_ps: int | None = None
@@ -49,9 +49,7 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class _Replay:
-    """The memory of one device: settled levels, their maximum, and the first moment over
-    capacity.
-    """
+    """The memory of one device: its level after each instant, the peak, and the first overflow."""
 
     timeline: Timeline
     peak: int
@@ -98,7 +96,7 @@ def _memory_faults(device: str, replay: _Replay, claim: Claim) -> Faults:
 
 
 def _steps(timeline: Timeline) -> Iterator[tuple[int, int]]:
-    """The instants at which the level really changes."""
+    """The (ps, bytes) at which the level changes, without repetitions of a level."""
     level = 0
     for time, now in timeline:
         if now != level:
@@ -106,16 +104,16 @@ def _steps(timeline: Timeline) -> Iterator[tuple[int, int]]:
             yield int(time), int(now)
 
 
-# ps, 0 frees or 1 allocates, task that fills, buffer, change in bytes
+# (ps, 0 for a free or 1 for an allocation, the task that fills the buffer, buffer, change in bytes)
 Event = tuple[int, int, int, int, int]
 
 
 def memory_events(
     task_graph: TaskGraph, start: Sequence[int], finish: Sequence[int]
 ) -> list[list[Event]]:
-    """For each device what is freed and allocated, in order.
+    """The frees and allocations on each device, in order.
 
-    What lives throughout is allocated at 0, never freed.
+    Persistent buffers are allocated at 0 and never freed.
     """
     buffers = task_graph.buffers
     events: list[list[Event]] = [[] for _ in task_graph.devices]

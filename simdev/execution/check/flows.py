@@ -1,11 +1,11 @@
 """Whether flows on fair links got their max-min shares (execution contract, rule 5).
 
-The instants at which a half-link's flows change are those of the trace. Between two of them rates
-are constant, and max-min rates are unique: capacities hold, and each flow has a bottleneck, a
-saturated half-link on which no flow is faster (Bertsekas and Gallager, Data Networks, section
-6.5.2). So the rates are found here in one way, proved by that condition, and summed up: a flow
+The trace gives the instants at which the flows of a half-link change. Between two of them rates
+are constant, and max-min rates are unique: no half-link is over its capacity, and each flow has a
+bottleneck, a saturated half-link on which no flow is faster (Bertsekas and Gallager, Data Networks,
+section 6.5.2). So rates are computed here, proved by this condition, and integrated: a flow
 finishes in the picosecond in which its last byte is sent. Only flows joined to a change by shared
-half-links are visited. ``engine/fair.py`` has the rates of both engines, in another way.
+half-links are visited. ``engine/fair.py`` computes the rates of both engines in another way.
 """
 
 from __future__ import annotations
@@ -21,9 +21,7 @@ Links = Sequence[int]
 
 
 def flow_faults(task_graph: TaskGraph, start: Ints, finish: Ints) -> Faults:
-    """Rule ``flow``: shares are max-min, and the bytes of each flow are sent when it finishes, not
-    before.
-    """
+    """Rule ``flow``: rates are max-min, and each flow finishes just when all its bytes are sent."""
     tasks = task_graph.tasks
     rows = [task for task in tasks.flow.nonzero()[0].tolist() if tasks.bytes[task]]
     links = tasks.links.lists()
@@ -44,7 +42,7 @@ def flow_faults(task_graph: TaskGraph, start: Ints, finish: Ints) -> Faults:
 
 
 def _sent_fault(task_graph: TaskGraph, task: int, time: int, sent: float, rate: float) -> Faults:
-    """All bytes are sent at the finish, and were not one picosecond before."""
+    """A fault unless all bytes are sent at the finish, and not yet one picosecond before."""
     name, size = task_graph.tasks.name[task], int(task_graph.tasks.bytes[task])
     slack = TOLERANCE * max(size, rate)
     if sent < size - slack:
@@ -68,8 +66,8 @@ class _Sending:
         self.since: dict[int, int] = {}
 
     def change(self, time: int, leaving: list[int], entering: list[int]) -> list[str]:
-        """Let flows leave and enter, set the rates of all that this touches; what is wrong with
-        these rates.
+        """Let flows leave and enter, set the rates of all flows that this touches, and return the
+        faults of these rates.
         """
         touched = self._joined([*leaving, *entering])
         for task in touched:
@@ -89,8 +87,8 @@ class _Sending:
         return list(unfair(flows, rates, self.capacity))
 
     def _joined(self, changing: list[int]) -> set[int]:
-        """Flows in their links that share one, directly or over others, with a flow that enters or
-        leaves.
+        """The flows connected to one that enters or leaves: by a shared half-link, directly or
+        through other flows.
         """
         seen: set[int] = set()
         ahead = [link for task in changing for link in self.links[task]]
@@ -106,9 +104,11 @@ class _Sending:
 
 
 def fair_rates(flows: Mapping[int, Links], capacity: Sequence[float]) -> dict[int, float]:
-    """Max-min rates: raise all rates together, and stop those of a half-link when it is full."""
+    """Max-min rates: raise all rates together, and stop the flows of a half-link when it is full.
+
+    Engines do it in another way: they fix one bottleneck after the other.
+    """
     rates = dict.fromkeys(flows, 0.0)
-    # The checker's way: rates rise together, where engines fix one bottleneck after the other.
     open_flows = {task for task, links in flows.items() if links}
     level = 0.0
     while open_flows:
@@ -132,8 +132,8 @@ def fair_rates(flows: Mapping[int, Links], capacity: Sequence[float]) -> dict[in
 def unfair(
     flows: Mapping[int, Links], rates: Mapping[int, float], capacity: Sequence[float]
 ) -> Iterator[str]:
-    """Where rates break the max-min condition, to 1e-9 relative: half-links over capacity, flows
-    without bottleneck.
+    """Breaches of the max-min condition, to 1e-9 relative: half-links over capacity, and flows
+    without a bottleneck.
     """
     load: dict[int, float] = {}
     fastest: dict[int, float] = {}

@@ -1,10 +1,10 @@
-"""Whether hosts dispatch as the execution contract says (rule 9), and streams keep the order of the
-program, judged from the question: the graph as it runs, its cluster and its costs.
+"""Whether hosts dispatch as rule 9 of the execution contract says, and streams keep the order of
+the program, checked from the graph as it runs, its cluster and its costs.
 
-Of lowering's answer only the names of the tasks are believed. The order of threads, how far hosts
-are ahead, and what they wait for are worked out here once more, from the times of the trace
-(``lowering/hosts.py``, ``lowering/turns.py``, ``lowering/hybrid/dispatch.py`` and
-``oracle/cluster.py`` are the other homes of these rules).
+The checker does not trust the edges that lowering made. It computes the order of each thread, how
+far hosts are ahead, and the ops they wait for again, from the times of the trace. These rules are
+also in ``lowering/hosts.py``, ``lowering/turns.py``, ``lowering/hybrid/dispatch.py`` and
+``oracle/cluster.py``.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from ...nouns.taskgraph import COLLECTIVE, DISPATCH, SYNC, TRANSFER
 from ...nouns.trace import Trace
 from .violation import Faults, Violation
 
-Instance = tuple[int, int]  # the op, and how often it ran before
-Key = tuple[int, int, int]  # the op (REPLAYED: a whole step), as above, and the device
+Instance = tuple[int, int]  # the op, and the number of its earlier runs
+Key = tuple[int, int, int]  # the op (REPLAYED: a whole step), its earlier runs, and the device
 REPLAYED = -1
 ELSEWHERE = (TRANSFER, SYNC, DISPATCH)
 
 
 class _Run(NamedTuple):
-    """When an op starts and ends (ps), and on which devices."""
+    """A run of an op: its start and end in ps, and its devices."""
 
     start: int
     finish: int
@@ -53,11 +53,11 @@ class _Dispatch(NamedTuple):
 def host_faults(
     graph: Graph, cluster: Cluster, costs: CostModel, trace: Trace, order: Order | None = None
 ) -> tuple[Violation, ...]:
-    """Every breach of rule 9, and of the order of streams, by a trace of ``graph`` (split already,
-    where ops are).
+    """Every breach of rule 9, and of the order of streams, by a trace of ``graph`` (after
+    splitting, where ops are split).
 
-    ``order`` is that of the strategy; None where it is told elsewhere (a pipeline, microbatches,
-    pieces of ops): then threads and devices are held against each other alone.
+    ``order`` is that of the strategy; None where something else determines it (a pipeline,
+    microbatches, pieces of ops): then the order on threads is not checked.
     """
     judge = _Judge(graph, cluster, costs, trace, order)
     faults = list(judge.missing())
@@ -78,12 +78,12 @@ class _Judge:
 
     @cached_property
     def runs(self) -> Mapping[Instance, _Run]:
-        """Every time that an op runs."""
+        """Every run of an op."""
         tasks, runs = self.trace.task_graph.tasks, dict[Instance, _Run]()
         counts, messages = Counter[int](), dict[int, list[int]]()
         rows = list(zip(tasks.op.tolist(), tasks.kind, tasks.source.tolist(), strict=True))
         ranks = {i: op.attrs["ranks"] for i, op in enumerate(self.graph.ops) if "ranks" in op.attrs}
-        # What runs as its messages has a task of its own beside them, of another kind.
+        # A collective expanded to messages also has a task of another kind, which starts them.
         cut = {op for op, kind, _ in rows if op in ranks and kind not in (COLLECTIVE, *ELSEWHERE)}
         for row, (op, kind, source) in enumerate(rows):
             if kind == COLLECTIVE and op in cut:
@@ -94,7 +94,7 @@ class _Judge:
                 runs[op, counts[op]] = _Run(*times, tuple(there) or (source,))
                 counts[op] += 1
         for op, sent in messages.items():
-            # As many messages each time, those of the first time first.
+            # Each run has equally many messages; those of the first run come first.
             arrivals = (self.trace.finish + tasks.lag)[sent].reshape(counts[op], -1).max(axis=1)
             for number, arrival in enumerate(arrivals.tolist()):
                 run = runs[op, number]
@@ -126,7 +126,7 @@ class _Judge:
     # Rules
 
     def missing(self) -> Faults:
-        """Every op has its dispatches, of the right length, and nothing else has any."""
+        """Missing or superfluous dispatches of ops, and dispatches of the wrong length."""
         given, wanted, steps = set[Key](), set[Key](), range(self.trace.task_graph.steps)
         for dispatch in self.dispatches:
             host = self.cluster.host_of(dispatch.device)
@@ -162,7 +162,7 @@ class _Judge:
         return 0 if cost is None else picoseconds(cost.seconds)
 
     def faults(self) -> Faults:
-        """Dispatches and ops out of order, too early or too late, where no dispatch is missing."""
+        """Dispatches and ops out of order, too early or too late; ``missing`` must hold first."""
         yield from self._begin_after_dispatch()
         threads: dict[tuple[str, int], list[_Dispatch]] = defaultdict(list)
         for dispatch in self.dispatches:
@@ -175,8 +175,8 @@ class _Judge:
         yield from self._streams()
 
     def _streams(self) -> Faults:
-        """The ops of a stream on a device run step after step, each after the end of the one before
-        it in the file.
+        """Rule ``stream``: on each device the ops of a stream run step after step, and each starts
+        after the end of the op before it in the graph.
         """
         last: dict[tuple[str, int], Instance] = {}
         for number, op in sorted((number, op) for op, number in self.runs):
@@ -194,7 +194,7 @@ class _Judge:
                     yield Violation("stream", names, text)
 
     def _begin_after_dispatch(self) -> Faults:
-        """No op starts before all of its dispatches have ended."""
+        """Ops that start before all of their dispatches have ended."""
         given, replays = dict[Instance, int](), defaultdict[int, list[int]](list)
         for dispatch in self.dispatches:
             if self.host(dispatch.device).mode == "graph":
@@ -213,7 +213,9 @@ class _Judge:
                 yield Violation("dispatch", (name,), text)
 
     def _thread(self, thread: Sequence[_Dispatch]) -> Faults:
-        """One thread: its order, and of each dispatch what it has to wait for, and nothing else."""
+        """Faults of one thread: its order, and dispatches that start earlier or later than the end
+        of all they must wait for.
+        """
         for before, after in self._out_of_order(thread):
             text = f'"{self._name(after)}" stands behind "{self._name(before)}" on its thread'
             yield Violation("thread", (self._name(after), self._name(before)), text)
@@ -240,7 +242,9 @@ class _Judge:
             idle, last = dispatch.finish, key if eager else (-1, -1)
 
     def _held(self, ran: Sequence[_Dispatch]) -> int:
-        """When the latest earlier op has ended from which on too many kernels are launched."""
+        """The ps until which the last dispatch of ``ran`` must wait, so that its host is not too
+        many kernels ahead: the end of the latest op since which more than ``ahead`` are launched.
+        """
         launches, ahead = 0, self.host(ran[-1].device).ahead
         kind = self.cluster.devices[ran[-1].device].kind
         for number, dispatch in enumerate(reversed(ran)):
@@ -252,7 +256,7 @@ class _Judge:
     # Orders
 
     def _out_of_order(self, thread: Sequence[_Dispatch]) -> Iterator[tuple[_Dispatch, _Dispatch]]:
-        """Neighbours of a thread in a wrong order."""
+        """Pairs of successive dispatches of a thread that are in the wrong order."""
         place = self._places()
         if place is None:
             return
@@ -262,7 +266,7 @@ class _Judge:
                 yield thread[k - 1], thread[k]
 
     def _places(self) -> Mapping[tuple[int, int], int] | None:
-        """The place of each op on each device, where the order tells it."""
+        """The place of each (op, device) in the order of dispatches; None where ``order`` is."""
         if self.order is None:
             return None
         number = {op: op for op in range(len(self.graph.ops))}
@@ -271,7 +275,7 @@ class _Judge:
         first = ((op, run.devices) for (op, before), run in self.runs.items() if not before)
         places = {(op, device): number[op] for op, devices in first for device in devices}
         for device, names in self.order.sequence.items():
-            # The head of smallest place goes first: all behind a head have at least its place.
+            # Threads take the head of smallest place, so no op counts as earlier than those ahead.
             least = -1
             for name in names if device in self.cluster.index else ():
                 op = self.graph.index[name]
@@ -280,7 +284,9 @@ class _Judge:
         return places
 
     def _topological(self, priority: Mapping[str, int]) -> dict[int, int]:
-        """The order that takes the smallest (priority, place) of those whose inputs are there."""
+        """The number of each op in the topological order that always takes, among ops whose inputs
+        are there, the smallest (priority, place).
+        """
         ranks = [(priority.get(op.name, 0), i) for i, op in enumerate(self.graph.ops)]
         needs = [{producer for producer, _ in reads} for reads in self.graph.reads]
         readers: dict[int, list[int]] = defaultdict(list)

@@ -1,17 +1,16 @@
-"""Whether queues serve in their order and nothing waits needlessly (execution contract, rules 3 and
-4).
+"""Whether queues serve in their order and no task waits needlessly (execution contract, rules 3
+and 4).
 
-The trace tells instants, not rounds, so the rounds are replayed, instant by instant: finishes and
+A trace has instants, not rounds, so the rounds are replayed, instant by instant: finishes and
 releases of the trace are applied, ready numbers are given, and each task that the contract starts
-in a round is held against its start in the trace. Tasks start as the trace has it, whatever the
-contract says: one fault is told where it lies, and the replay goes on from there. Both engines
-(``execution/engine``) have these rules in other ways.
+in a round is compared with its start in the trace. The replay starts tasks when the trace does,
+even against the contract: so a fault is reported once, and the replay goes on from there. Both
+engines (``execution/engine``) implement these rules in other ways.
 
-- ``waiting``: a task was first in all its queues, all of them idle, and the trace starts it later,
-  for nothing;
-- ``order``: the trace starts a task at an instant in no round of which it was its turn.
+- ``waiting``: a task was first in all its queues, all of them idle, but starts later in the trace;
+- ``order``: a task starts in the trace at an instant at which it was never its turn.
 
-A schedule that passes rules ``precedence`` and ``overlap`` is assumed.
+The schedule must already keep the rules ``precedence`` and ``overlap``.
 """
 
 from __future__ import annotations
@@ -30,11 +29,11 @@ def queue_faults(task_graph: TaskGraph, start: Ints, finish: Ints) -> Faults:
 
 
 class _Queue:
-    """The waiting tasks of one resource; ``first`` is the head of the queue, ready or not."""
+    """The waiting tasks of one resource, and the task that holds it (-1: none)."""
 
     def __init__(self, resource: Resource) -> None:
         self.fixed, self.by_priority = resource.policy == "fixed", resource.policy == "priority"
-        # (priority, ready number, task); under fixed the whole sequence is there from the beginning
+        # (priority, ready number, task); a fixed queue has its whole sequence from the beginning
         self.waiting = (
             [(place, 0, task) for place, task in enumerate(resource.sequence)] if self.fixed else []
         )
@@ -45,15 +44,15 @@ class _Queue:
             heappush(self.waiting, (priority if self.by_priority else 0, number, task))
 
     def first(self, started: list[bool]) -> int:
-        """-1 where nobody waits."""
+        """The head of the queue, ready or not; -1 where no task waits."""
         while self.waiting and started[self.waiting[0][2]]:
             heappop(self.waiting)
         return self.waiting[0][2] if self.waiting else -1
 
 
 def _by_instant(when: Ints, start: Ints) -> dict[int, list[int]]:
-    """The tasks whose time falls in the first round of an instant, by instant: of all but those
-    that take no time.
+    """For each instant, the tasks whose time ``when`` falls in its first round: all tasks but those
+    with ``when`` equal to ``start``, whose time falls in a later round.
     """
     rows = np.flatnonzero(when > start)
     tasks: dict[int, list[int]] = {}
@@ -73,7 +72,7 @@ class _Replay:
         self.releases = _by_instant(release, start)
         self.frees = _by_instant(free, start)
         self.starts = _by_instant(start, start - 1)
-        self.release_now = (release == start).tolist()  # a round later, in the same instant
+        self.release_now = (release == start).tolist()  # a round after its start, at the instant
         self.free_now = (free == start).tolist()
         self.start: list[int] = start.tolist()
         self.priority: list[int] = tasks.priority.tolist()
@@ -83,9 +82,9 @@ class _Replay:
         self.number = [-1] * len(tasks)  # ready number; -1: not ready yet
         self.numbers = 0
         self.started = [False] * len(tasks)
-        self.due: list[int] = []  # what the trace starts at this instant
-        self.late: dict[int, int] = {}  # could have started: the instant
-        self.released: list[int] = []  # tasks, for the coming round
+        self.due: list[int] = []  # tasks that the trace starts at this instant
+        self.late: dict[int, int] = {}  # by task the instant at which it should have started
+        self.released: list[int] = []  # tasks whose release or end of gap is in the next round
         self.freed: list[int] = []
 
     def run(self) -> Faults:
@@ -110,9 +109,9 @@ class _Replay:
             yield from (self._needless(task, now) for task in late if task not in blocked)
 
     def _round(self, now: int, fresh: list[int], candidates: list[int]) -> list[int]:
-        """Apply, number, start.
+        """Replay one round: apply releases and frees, give ready numbers, start tasks.
 
-        Returns the tasks that should start now and, by the trace, do not.
+        Returns the tasks that should start now but do not in the trace.
         """
         released, freed = self.released, self.freed
         self.released, self.freed = [], []
@@ -144,7 +143,7 @@ class _Replay:
         return late
 
     def _may_start(self, task: int) -> bool:
-        """Ready, its resources idle, and nobody before it on any."""
+        """Whether a task is ready, its resources idle, and it is the head of all their queues."""
         if self.started[task] or self.number[task] < 0:
             return False
         return all(
@@ -166,14 +165,14 @@ class _Replay:
             self.freed.append(task)
 
     def _stuck(self) -> list[int]:
-        """Tasks that the trace starts at this instant, whose turn did not come: the ready ones,
-        else all.
+        """Tasks that the trace starts at this instant although it was not their turn: the ready
+        ones, or all where none is ready.
         """
         self.due = [task for task in self.due if not self.started[task]]
         return [task for task in self.due if self.number[task] >= 0] or list(self.due)
 
     def _out_of_turn(self, task: int, now: int, blocked: set[int]) -> Violation:
-        """Tell why it was not its turn, and start it all the same."""
+        """Report why it was not the task's turn, and start the task all the same."""
         name, why, others = self.names[task], "what it waits for has no end before it", []
         for resource in self.held[task]:
             queue, label = self.queues[resource], self.task_graph.resources[resource].name

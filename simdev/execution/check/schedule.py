@@ -1,9 +1,9 @@
-"""Whether the columns form a schedule: every task ran once, after what it waits for, alone on its
+"""Whether the columns form a schedule: every task ran once, after its predecessors, alone on its
 resources.
 
-All of it is one sweep over sorted columns; the rounds of an instant are judged in ``queues``. The
-bytes of collectives are worked out here once more, beside ``costs/collectives/phases.py``: another
-algorithm, or other limits of rings, have to be known in both.
+Each rule is a sweep over sorted columns; ``queues`` checks the rounds within an instant. The bytes
+of collectives are computed here independently of ``costs/collectives/phases.py``: a new algorithm,
+or other limits of rings, must be added in both.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from ...nouns.taskgraph import (
 )
 from .violation import Faults, Violation
 
-# Whether collectives send what they must: each rank gets at least what it lacks, and the bytes
-# sent in all are those of a known algorithm (ring, tree, two levels), where one applies.
-# The columns do not name the kind of a collective; the bytes that it reads and leaves on each
-# device tell it. One task tells the bytes sent for each result that is left; the messages of an
-# expanded collective (tasks of the kind of collectives whose op is the task that starts them) tell
-# their own.
+# Bytes of collectives: each rank must get at least the bytes that it lacks, and the sum of all
+# bytes sent must be that of a known algorithm (ring, tree, two levels), where one applies.
+# The columns do not name the kind of a collective, so it is inferred from the bytes that the
+# collective reads and leaves (fills) on each device. A collective of a single task has the bytes
+# that one rank sends; an expanded collective has messages with their bytes (tasks of kind
+# COLLECTIVE, whose op is the task that starts them).
 
 Sizes = dict[int, int]  # bytes by device
-Members = dict[int, list[int]]  # tasks by the task that leaves the buffers
-# Of a group whose rings run over lanes of their own.
+Members = dict[int, list[int]]  # tasks of a collective, by the task that fills its buffers
+# Limits of groups whose several rings have lanes of their own.
 MOST_RANKS_OF_RINGS, MOST_RINGS = 16, 32
 
 
@@ -65,23 +65,23 @@ def collective_faults(task_graph: TaskGraph) -> Faults:
             yield from _task_faults(task_graph, op, max(needs.values(), default=0), by_rank)
         else:
             yield from _expanded_faults(task_graph, name, messages, needs)
-            # What a host between the ranks passes on is sent to it first.
+            # A message through a host is two tasks: the first fills its staging, and is left out.
             sent = sum(int(tasks.bytes[task]) for task in messages if task not in passing)
             yield from _total_faults(name, sent, forms)
 
 
 def _members(task_graph: TaskGraph) -> Members:
-    """The tasks of each collective, by the task that leaves its buffers: itself, or that which
-    starts its messages.
+    """The tasks of each collective, by the task that fills its buffers: the collective itself, or
+    the task that starts its messages.
 
-    Where steps follow one another the columns tell the op of the first: the n-th part of its
-    messages is the n-th step's.
+    Where steps follow one another, the ``op`` of all messages is the task of the first step; the
+    n-th part of the messages belongs to the n-th step.
     """
     kinds, ops = list(task_graph.tasks.kind), task_graph.tasks.op.tolist()
     members: Members = {}
     messages: Members = defaultdict(list)
     for task, op in enumerate(ops):
-        # Without an op no column says what the collective reads and leaves.
+        # Without an op no column shows the buffers that the collective reads and fills.
         if kinds[task] == COLLECTIVE and 0 <= op < len(ops):
             if kinds[op] == COLLECTIVE:
                 members[task] = [task]
@@ -101,8 +101,8 @@ def _members(task_graph: TaskGraph) -> Members:
 def _operands(
     task_graph: TaskGraph, ops: Members
 ) -> tuple[dict[int, list[tuple[int, int]]], dict[int, Sizes]]:
-    """By collective the buffers (device, bytes) that it leaves, and by device the bytes that it
-    reads.
+    """For each collective, the buffers (device, bytes) that it fills, and the bytes that it reads
+    on each device.
     """
     buffers = task_graph.buffers
     left: dict[int, list[tuple[int, int]]] = {op: [] for op in ops}
@@ -119,18 +119,19 @@ def _operands(
 
 
 def _of_group(sizes: Sizes, ranks: int) -> Sizes:
-    """The bytes of all ranks of a group. Those that are not simulated are numbers below 0, and have
-    as many as the others.
+    """The bytes of all ranks of a group. Ranks that are not simulated get negative device numbers
+    and the most bytes of any other.
     """
     others = range(len(sizes) - ranks, 0) if sizes else ()
     return {**sizes, **dict.fromkeys(others, max(sizes.values(), default=0))}
 
 
 def _needs(left: Sizes, read: Sizes) -> Sizes:
-    """The bytes that each device must get at least.
+    """The least bytes that each device must receive.
 
-    What it is left with and did not read; of a sum, or an exchange of equal parts, all but one part
-    in n, and so where nothing is read, for the parts may lie where the results will.
+    These are the bytes that it is left with and did not read. In a sum, or an exchange of equal
+    parts, each of n ranks receives all but one part in n; so it is where nothing is read, for the
+    inputs may be in place already.
     """
     ranks = len({*left, *read})
     return {
@@ -142,13 +143,14 @@ def _needs(left: Sizes, read: Sizes) -> Sizes:
 
 
 def _known_totals(left: Sizes, read: Sizes) -> set[int]:
-    """The bytes that n ranks may send in all, a number for each known algorithm, where each reads
-    something and is left with something; else empty.
+    """The total bytes that n ranks send under each known algorithm; empty unless every rank both
+    reads bytes and is left with bytes.
 
-    Of parts that make a whole, or the other way, each rank all but its own (padded to the largest).
-    Where all is S bytes: all-reduce by ring (or directly) each rank 2 (n-1) ceil(S / n), by a tree
-    2 (n-1) S in all; all-to-all half of the former; in two levels of m ranks on n / m nodes the
-    sums of their parts. Several rings pad their shares.
+    In an all-gather or reduce-scatter each rank sends all parts but one, each padded to the
+    largest. With S bytes on each rank, a ring (or direct) all-reduce sends 2 (n-1) ceil(S / n) from
+    each rank, a tree 2 (n-1) S in all, and an all-to-all half as much as the ring. An algorithm of
+    two levels, m ranks on each of n / m nodes, sends the sum of its levels. Several rings pad their
+    shares.
     """
     count = len(left)
     if left.keys() != read.keys() or count < 2:
@@ -159,8 +161,7 @@ def _known_totals(left: Sizes, read: Sizes) -> set[int]:
     forms = _spreading(count, size) if set(read.values()) == {sum(left.values())} else set[int]()
     if not equal or not (forms or set(read.values()) == {size}):
         return forms
-    # Who reads a view reads the whole of which it is a part: what looks scattered may be a sum of
-    # views.
+    # A task that reads a view reads its whole buffer: a seeming reduce-scatter may sum views.
     part = -(-size // count)
     forms |= {2 * (count - 1) * size, count * (count - 1) * part}
     forms |= {2 * count * (count - 1) * shares for shares in _shares(part, count)}
@@ -173,7 +174,9 @@ def _known_totals(left: Sizes, read: Sizes) -> set[int]:
 
 
 def _spreading(count: int, part: int) -> set[int]:
-    """Each rank's part goes to all others: by one ring or several, in one level or two."""
+    """The total bytes that send each rank's part to all others: over one ring or several, in one
+    level or two.
+    """
     forms = {count * (count - 1) * shares for shares in _shares(part, count)}
     for local, nodes in _two_levels(count):
         inside = _shares(nodes * part, local)
@@ -182,13 +185,13 @@ def _spreading(count: int, part: int) -> set[int]:
 
 
 def _two_levels(count: int) -> Iterator[tuple[int, int]]:
-    """Ranks on a node and nodes, where there are several of both."""
+    """Pairs (ranks on a node, nodes) whose product is ``count``, both at least 2."""
     return ((local, count // local) for local in range(2, count // 2 + 1) if count % local == 0)
 
 
 def _shares(part: int, ranks: int) -> set[int]:
-    """The sizes to which a part grows when rings share it evenly, each share rounded up; only few
-    ranks have several rings.
+    """The sizes of a part after rings share it evenly, with each share rounded up, for each
+    possible number of rings; only small groups have several.
     """
     return {
         rings * -(-part // rings)
@@ -197,9 +200,10 @@ def _shares(part: int, ranks: int) -> set[int]:
 
 
 def _task_faults(task_graph: TaskGraph, task: int, least: int, forms: set[int]) -> Faults:
-    """A collective of one task, whose bytes are those of a rank, which must get ``least``.
+    """Faults of a collective of a single task, whose bytes are those that a rank sends; a rank must
+    get ``least``.
 
-    The bytes of a flow are such that it takes its time, and only bounded.
+    The bytes of a flow are chosen to make its time right, so a flow is only checked for 0.
     """
     name, sent = task_graph.tasks.name[task], int(task_graph.tasks.bytes[task])
     if task_graph.tasks.flow[task]:
@@ -265,8 +269,8 @@ def schedule_faults(task_graph: TaskGraph, start: Ints, finish: Ints) -> Faults:
 
 
 def _duration_faults(task_graph: TaskGraph, start: Ints, finish: Ints) -> Faults:
-    """A task takes its duration; a flow its held latency at least, and no more where it has nothing
-    to send.
+    """Tasks that do not take their duration. A flow with bytes to send must take longer than its
+    duration, which is its held latency.
     """
     tasks = task_graph.tasks
     took, sending = finish - start, tasks.flow & (tasks.bytes > 0)
@@ -294,7 +298,9 @@ def _precedence_faults(task_graph: TaskGraph, start: Ints, finish: Ints) -> Faul
 
 
 def _overlap_faults(task_graph: TaskGraph, start: Ints, finish: Ints) -> Faults:
-    """Sorted by start, then end: if any two overlap on a resource, two neighbours do."""
+    """Tasks that overlap on a resource. Sorted by start, then end, it suffices to compare
+    neighbours: if any two overlap, two neighbours do.
+    """
     tasks = task_graph.tasks
     held, task = tasks.resources.ids, tasks.resources.owners()
     begin, end = start[task], (finish + tasks.gap)[task]
@@ -312,8 +318,8 @@ def _overlap_faults(task_graph: TaskGraph, start: Ints, finish: Ints) -> Faults:
 
 
 def data_faults(task_graph: TaskGraph, start: Ints, finish: Ints) -> Faults:
-    """Rules ``data`` and ``bytes``: what a task reads has arrived; what a transfer sends is what is
-    received.
+    """Rules ``data`` and ``bytes``: buffers are there when tasks read them, and the bytes sent by a
+    transfer or collective are those that must be received.
     """
     tasks, buffers = task_graph.tasks, task_graph.buffers
     buffer, reader = buffers.readers.owners(), buffers.readers.ids
@@ -333,8 +339,8 @@ def data_faults(task_graph: TaskGraph, start: Ints, finish: Ints) -> Faults:
 
 
 def _bytes_faults(task_graph: TaskGraph) -> Faults:
-    """By tensor and hop: bytes that transfers send to a device = bytes of the buffers that they
-    fill there.
+    """Transfers that send a device more or fewer bytes than the buffers they fill there, compared
+    for each tensor and hop.
     """
     tasks, buffers = task_graph.tasks, task_graph.buffers
     columns = (tasks.op, tasks.output, tasks.source, tasks.destination)
@@ -359,8 +365,8 @@ def _bytes_faults(task_graph: TaskGraph) -> Faults:
 
 
 def bound_faults(task_graph: TaskGraph, step: int) -> Faults:
-    """Rule ``bounds``: no path and no resource allows less than the step time; one task at a time
-    needs no more.
+    """Rule ``bounds``: the step takes at least the longest path and the busy time of each resource,
+    and at most the sum of all tasks, run one at a time.
     """
     tasks = task_graph.tasks
     sending = _sending_ps(task_graph)
@@ -379,8 +385,7 @@ def bound_faults(task_graph: TaskGraph, step: int) -> Faults:
         name, needed = task_graph.resources[resource].name, busy[resource] - gap[resource]
         text = f'the step takes {step} ps, but "{name}" alone is busy for {needed}'
         yield Violation("bounds", (name,), text)
-    # One more for each flow: the picosecond in which its last byte is sent is rounded up, and its
-    # share unused after.
+    # A flow may take 1 ps more: its end is rounded up, and its share is unused from its last byte.
     alone = np.ceil(sending * (1 + SLACK)).astype(np.int64) + tasks.flow
     most = sum((tasks.duration + alone + tasks.lag + tasks.gap).tolist())
     if step > most:
@@ -389,7 +394,7 @@ def bound_faults(task_graph: TaskGraph, step: int) -> Faults:
 
 
 def _sending_ps(task_graph: TaskGraph) -> Floats:
-    """Time in ps that the bytes of each flow need alone on its links; 0 for other tasks."""
+    """Time in ps that the bytes of each flow take alone on its links; 0 for other tasks."""
     tasks = task_graph.tasks
     slowest = np.full(len(tasks), np.inf)
     np.minimum.at(slowest, tasks.links.owners(), task_graph.bandwidth[tasks.links.ids])
@@ -398,8 +403,8 @@ def _sending_ps(task_graph: TaskGraph) -> Floats:
 
 
 def longest_path(task_graph: TaskGraph, length: Ints) -> tuple[int, int]:
-    """The longest path through successors, of lengths and lags in ps, and the task at its end (-1:
-    no tasks).
+    """The length in ps of the longest path, the sum of its tasks' ``length`` and lag, and the task
+    at its end (-1: no tasks).
     """
     tasks = task_graph.tasks
     successors, lengths, lags = tasks.successors.lists(), length.tolist(), tasks.lag.tolist()

@@ -1,7 +1,7 @@
-"""One breach of the execution contract, and the names of the rules.
+"""The Violation of a rule of the execution contract, and the names of the rules.
 
-A new rule is a name here, its meaning in the docstring of this package, and a function of the layer
-that judges it.
+A new rule needs its name here, its meaning in the docstring of this package, and a function in the
+module of its layer.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ RULES = (
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """Which rule is broken, the names of the tasks, resources and devices concerned, and what is
-    wrong.
+    """A breach of a rule: the rule, the names of the tasks, resources and devices concerned, and a
+    message.
     """
 
     rule: str

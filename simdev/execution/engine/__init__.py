@@ -1,9 +1,11 @@
-"""Engines: one contract, one answer. ``simulate`` is the only way in.
+"""Engines: two implementations of the execution contract, with equal results. ``simulate`` is the
+only way in.
 
-Whoever has a task graph calls it: ``execution.scenario``, ``period``, what-ifs, plans,
-calibration, ``simdev pipeline``. It chooses the engine, names the tasks of a deadlock, and makes
-tasks longer that share a place or rest in a pause (``slowed``); neither engine knows of that. A new
-engine is a name in ENGINES, which ``files/scenario.py`` and the options of ``commands`` repeat.
+All code that simulates a task graph calls it: ``execution.scenario``, ``period``, what-ifs, plans,
+calibration, ``simdev pipeline``. It chooses the engine, names the tasks of a deadlock, and
+lengthens tasks that slow each other or that a pause interrupts (``slowed``), which neither engine
+knows of. A new engine is a name in ENGINES, which ``files/scenario.py`` and the options of
+``commands`` repeat.
 """
 
 from __future__ import annotations
@@ -29,29 +31,29 @@ from ...nouns.taskgraph import (
 )
 from ...nouns.trace import Trace
 
-# Tasks that slow each other: the durations at which everything fits together.
-# Computation beside a collective or a copy, copies both ways over one link: while tasks of two
-# sides run at one place, both advance at 1 / k of their speed; a task at several places is as
-# slow as the slowest of them. Two that overlap from the start then take max(c, d) + (k - 1)
-# min(c, d) together (Galvatron, VLDB 2022). The execution contract knows no such rates, but it
-# need not: a task that works d and is slowed for o lasts D = d + (k - 1) / k x o, so a schedule
-# whose durations are these D is the schedule under rates. Where several pairs of sides slow one
-# task, what each adds is added up. The schedule is found by executing the step with the last
-# durations until none changes. Devices that pause need no rule either: a task that rests while its
-# device stands still lasts as much longer, which follows from its start. The result is an ordinary
-# trace: its task graph holds the longer durations, and whoever executes or checks it needs to know
-# nothing of this.
+# Tasks that slow each other: durations consistent with the schedule that they produce.
+# Examples are computation beside a collective or a copy, and copies both ways over one link. While
+# tasks of two sides run at one place, both advance at 1 / k of their speed; a task at several
+# places is as slow as at the slowest. Two tasks that start together then take max(c, d) + (k - 1)
+# min(c, d) (Galvatron, VLDB 2022). The execution contract has no such rates, and needs none: a task
+# of d ps of work that is slowed for o ps lasts D = d + (k - 1) / k x o, so the schedule with these
+# durations D is the schedule under rates. Where several pairs of sides slow one task, their
+# additions are summed. The schedule is a fixed point: the step is executed with the durations of
+# the last schedule until none changes. Pauses work in the same way: a task lasts longer by the time
+# for which its device stands still, which follows from its start. The result is an ordinary trace,
+# whose task graph holds the longer durations; engines and the checker need no rule for it.
 
 MOST_ROUNDS = 200
-# Of pauses alone: a round makes at least the first wrong task right, so these end.
+# With pauses alone each round corrects at least the first wrong task, so the rounds end.
 MOST_WITH_PAUSES = 10_000
 
 
 def slowed(task_graph: TaskGraph, simulate: Callable[[TaskGraph], Trace]) -> Trace:
-    """The trace with the slowed durations; ``simulate`` executes a task graph.
+    """The trace in which tasks are lengthened by what slows them; ``simulate`` executes a task
+    graph.
 
-    Raises InputError under fair links, whose rates depend on the flows alone, and where the step
-    does not settle.
+    Raises InputError under fair links, whose rates depend on the flows alone, and where the
+    durations do not settle.
     """
     tasks = task_graph.tasks
     if task_graph.sharing and tasks.flow.any():
@@ -77,8 +79,8 @@ def slowed(task_graph: TaskGraph, simulate: Callable[[TaskGraph], Trace]) -> Tra
 
 
 def _stalled(task_graph: TaskGraph) -> Ints:
-    """The tasks that rest while their device stands still: its dispatches, where it has any, for a
-    program pauses and no kernel that was launched; else what it computes.
+    """The tasks that a pause of their device interrupts: the dispatches of a device that has any,
+    for the host's program pauses and launched kernels go on; else the device's computation.
     """
     tasks, hosts = task_graph.tasks, task_graph.of_kind(DISPATCH)
     hosted = np.zeros(len(task_graph.devices), np.bool_)
@@ -88,7 +90,7 @@ def _stalled(task_graph: TaskGraph) -> Ints:
 
 
 def _ceil_share(times: Ints, share: Fraction) -> Ints:
-    """A share of each of the times in ps, rounded up; on Python integers, for the products may not
+    """A share of each time in ps, rounded up; in Python integers, so that products do not
     overflow.
     """
     over, under = share.numerator, share.denominator
@@ -96,11 +98,11 @@ def _ceil_share(times: Ints, share: Fraction) -> Ints:
 
 
 def _overlap(trace: Trace, pair: Sharing) -> Ints:
-    """For how long (ps) each task ran beside one of the other side."""
+    """The time in ps for which each task ran beside a task of the other side of ``pair``."""
     overlap = np.zeros(len(trace.start), np.int64)
     for these, those in ((pair.first, pair.second), (pair.second, pair.first)):
         members, places = those.owners(), those.ids
-        # Tasks at one set of places at once: a model has thousands over few sets.
+        # Tasks with the same set of places together: a model has thousands of tasks and few sets.
         for at, tasks in _by_places(these).items():
             beside = members[np.isin(places, np.frombuffer(at, np.int64))]
             overlap[tasks] += _covered(trace, beside, tasks)
@@ -108,7 +110,7 @@ def _overlap(trace: Trace, pair: Sharing) -> Ints:
 
 
 def _by_places(rows: Rows) -> dict[bytes, Ints]:
-    """The tasks of a side by their places; tasks without a place are left out."""
+    """The tasks of a side by their places (as bytes); tasks without a place are left out."""
     tasks: dict[bytes, list[int]] = {}
     for task in np.unique(rows.owners()).tolist():
         tasks.setdefault(rows[task].tobytes(), []).append(task)
@@ -116,11 +118,11 @@ def _by_places(rows: Rows) -> dict[bytes, Ints]:
 
 
 def _covered(trace: Trace, others: Ints, tasks: Ints) -> Ints:
-    """For how long each of the tasks runs beside any of the others."""
+    """The time in ps for which each of ``tasks`` runs beside any of ``others``."""
     others = others[trace.finish[others] > trace.start[others]]
     if not len(others) or not len(tasks):
         return np.zeros(len(tasks), np.int64)
-    # Busy stretches: sorted by start, one begins where all before have finished.
+    # Merge the others to busy stretches: sorted by start, a stretch begins after all before ended.
     order = np.argsort(trace.start[others], kind="stable")
     start, finish = trace.start[others][order], np.maximum.accumulate(trace.finish[others][order])
     first = np.concatenate(([True], start[1:] > finish[:-1]))
@@ -145,16 +147,16 @@ WORTH_COMPILING = 100_000
 def simulate(task_graph: TaskGraph, engine: str = "auto") -> Trace:
     """Execute a task graph.
 
-    ``engine`` is one of ENGINES, or "auto": compiled for large graphs, where numba is there.
+    ``engine`` is one of ENGINES, or "auto": compiled for large graphs, where Numba is installed.
 
     Where tasks slow each other (``sharing``) or devices pause (``stalls``), the trace is that of a
-    task graph with longer durations. Raises DeadlockError where fixed sequences contradict,
-    InputError for an engine that is unknown or not installed.
+    task graph with longer durations. Raises DeadlockError where fixed sequences contradict each
+    other, InputError for an engine that is unknown or not installed.
     """
-    given: object = task_graph  # a caller without types may take it for the door of scenarios
+    given: object = task_graph  # a caller without type checks may pass a scenario
     if not isinstance(given, TaskGraph):
         raise InputError("simulate: executes a TaskGraph; simdev.run(...) answers a scenario")
-    # Pauses are executed dozens of times.
+    # With pauses a graph is executed dozens of times, so compiling always pays.
     often = WORTH_COMPILING if task_graph.stalls is not None else 0
     name = choose(engine, len(task_graph.tasks) + often)
     if task_graph.is_stretched:
@@ -169,9 +171,9 @@ def simulate(task_graph: TaskGraph, engine: str = "auto") -> Trace:
 
 
 def choose(engine: str, tasks: int) -> str:
-    """The engine that "auto" means for so many tasks; any other name as it is.
+    """The engine that "auto" means for this number of tasks; any other name is returned.
 
-    Raises InputError.
+    Raises InputError for an engine that is unknown or not installed.
     """
     if engine not in ("auto", *ENGINES):
         raise InputError(f'engine: must be auto or one of {", ".join(ENGINES)}, got "{engine}"')
@@ -184,12 +186,12 @@ def choose(engine: str, tasks: int) -> str:
 
 
 def require_finished(task_graph: TaskGraph, start: Ints) -> None:
-    """Raise DeadlockError naming every task without a start (-1), and what it waits for."""
+    """Raise DeadlockError naming every task without a start (-1) and the tasks it waits for."""
     stuck = (start < 0).nonzero()[0].tolist()
     if not stuck:
         return
     tasks, resources = task_graph.tasks, task_graph.resources
-    # The head of each fixed queue that is stuck; others serve whoever is ready.
+    # The stuck head of each fixed queue; other policies never block on a task that is not ready.
     heads = [next((t for t in queue.sequence if start[t] < 0), -1) for queue in resources]
     lines = []
     for task in stuck:

@@ -1,11 +1,12 @@
-"""The compiled engine: the execution contract as Numba kernels, the reference engine's integers.
+"""The compiled engine: the execution contract as Numba kernels, with the same integers as the
+reference engine.
 
-``engine.simulate`` runs it for large graphs. A rule that changes here has to change in
-``simpy_engine`` alike and in ``execution/check`` in its own way; the oracle's kernels
-(``oracle/placements`` and ``oracle/splits``) walk op graphs and give the same integers, too.
+``engine.simulate`` runs it for large graphs. A change of a rule here also belongs in
+``simpy_engine``, in ``execution/check`` (which judges in another way), and in the oracle's kernels
+(``oracle/placements`` and ``oracle/splits``), which walk op graphs to the same integers.
 
-An agenda holds what is due, and each round takes the two steps of the contract. The agenda is
-ordered by instant alone: what is due within one instant needs no order, since the settle that
+An agenda holds the events that are due, and each round takes the two steps of the contract. The
+agenda is ordered by instant alone: events of one instant need no order, since the settle that
 follows numbers the ready tasks by id.
 """
 
@@ -22,9 +23,10 @@ from . import fair
 POLICIES = "fifo", "priority", "fixed"
 FIFO, PRIORITY, FIXED = range(3)
 FINISH, RELEASE, FREE, ENTER = range(4)
-# Cells of EngineState: entries of the agenda; tasks that became ready, resources freed and tasks of
-# no length in this round; ready numbers given; flows in their links, since when their rates hold,
-# whether their set changed, when the first of them ends.
+# Cells of EngineState. Numbers of: agenda entries (DUE); tasks that became ready, resources freed
+# and tasks of no length in this round (ARRIVED, TOUCHED, ZERO); ready numbers given (NUMBER); flows
+# in their links (ACTIVE). Of these flows: since when their rates hold (SINCE), whether their set
+# has changed since (CHANGED), and when the first ends (FLOWS_END).
 DUE, ARRIVED, TOUCHED, ZERO, NUMBER, ACTIVE, SINCE, CHANGED, FLOWS_END, CELLS = range(10)
 NEVER, LAST = 2**62, 2**63 - 1
 
@@ -35,11 +37,11 @@ class Program(NamedTuple):
     tasks: int
     resources: int
     number_bits: int  # of a ready number
-    predecessors: Ints  # how many each task waits for
+    predecessors: Ints  # number of tasks that each task waits for
     duration: Ints
     lag: Ints
     gap: Ints
-    rank: Ints  # priorities, numbered from 0 on (where some queue looks at them)
+    rank: Ints  # priorities, numbered from 0 where some queue serves by priority
     flow: Ints
     bytes: Ints
     held_ptr: Ints
@@ -50,8 +52,8 @@ class Program(NamedTuple):
     link: Ints
     capacity: Floats
     policy: Ints
-    queue_ptr: Ints  # where the waiting tasks of each resource are kept, or its sequence
-    queue: Ints
+    queue_ptr: Ints  # the start of each resource's part of ``queue``
+    queue: Ints  # waiting tasks of each resource, or its fixed sequence
 
 
 class EngineState(NamedTuple):
@@ -68,7 +70,7 @@ class EngineState(NamedTuple):
     due_time: Ints  # the agenda, a heap by time
     due_code: Ints
     touched: Ints
-    key: Ints  # by place in ``queue``: what orders a priority queue
+    key: Ints  # by place in ``queue``: the sort key of a task in a priority queue
     idle: Ints
     head: Ints
     tail: Ints
@@ -88,7 +90,7 @@ _advance, _time_left = jitable(fair.advance), jitable(fair.time_left)
 
 
 def program_of(task_graph: TaskGraph) -> Program:
-    """The columns, with the storage of each queue."""
+    """The columns of a task graph, with the storage of each queue."""
     tasks, resources = task_graph.tasks, task_graph.resources
     policy = np.array([POLICIES.index(resource.policy) for resource in resources], np.int64)
     rank = tasks.priority
@@ -127,10 +129,10 @@ def program_of(task_graph: TaskGraph) -> Program:
 
 
 def state_for(program: Program) -> EngineState:
-    """Room for an execution."""
+    """An EngineState with room for an execution of ``program``."""
     tasks, queues, links = program.tasks, len(program.policy), len(program.capacity)
     flows, held = tasks if program.flow.any() else 0, len(program.held)
-    # Of each task one finish or entry, one release and one end of a gap may be due at a time.
+    # A task has at most a finish or entry, a release and an end of a gap on the agenda at a time.
     ints = (CELLS, *[tasks] * 7, *[3 * tasks + 1] * 2, 2 * held + 1, len(program.queue))
     sizes = (*ints, *[queues] * 3, flows, flows, links, links)
     floats = (np.zeros(size) for size in (flows, flows, links))
@@ -145,18 +147,18 @@ def execute(task_graph: TaskGraph) -> tuple[Ints, Ints]:
     return state.start, state.finish
 
 
-# One heap for all: entries of two columns, keys and values (of arrived tasks both are the ids).
+# Heaps: an entry has a key and a value, in two columns (for arrived tasks both are the id).
 
 
 @jitable
 def _push(keys: Ints, values: Ints, base: int, size: int, key: int, value: int) -> None:
-    """Put an entry on a heap of so many."""
+    """Put an entry on a heap of ``size`` entries."""
     _rise(keys, values, base, size, key, value)
 
 
 @jitable
 def _rise(keys: Ints, values: Ints, base: int, at: int, key: int, value: int) -> None:
-    """Let an entry rise from a hole to its place."""
+    """Move an entry up from the hole at ``at`` to its place."""
     while at > 0 and keys[base + ((at - 1) >> 1)] > key:
         parent = (at - 1) >> 1
         keys[base + at], values[base + at] = keys[base + parent], values[base + parent]
@@ -166,7 +168,7 @@ def _rise(keys: Ints, values: Ints, base: int, at: int, key: int, value: int) ->
 
 @jitable
 def _pop(keys: Ints, values: Ints, base: int, size: int) -> int:
-    """Take the entry of the smallest key off a heap that holds so many afterwards: its value."""
+    """Remove the entry of the smallest key and return its value; ``size`` entries remain."""
     first, key, value = values[base], keys[base + size], values[base + size]
     keys[base + size] = LAST  # so that the hole may look at one child too many
     at, child = 0, 1
@@ -180,24 +182,24 @@ def _pop(keys: Ints, values: Ints, base: int, size: int) -> int:
 
 @jitable
 def _post(s: EngineState, time: int, code: int) -> None:
-    """Put something on the agenda."""
+    """Put an event on the agenda; ``code`` is 4 x task + FINISH, RELEASE, FREE or ENTER."""
     _push(s.due_time, s.due_code, 0, s.cell[DUE], time, code)
     s.cell[DUE] += 1
 
 
 @jitable
 def _arrive(s: EngineState, task: int) -> None:
-    """A task waits for nothing any more."""
+    """A task has no more predecessors to wait for: it becomes ready in this round."""
     _push(s.arrived, s.arrived, 0, s.cell[ARRIVED], task, task)
     s.cell[ARRIVED] += 1
 
 
-# The serial queues: who joins, whose turn it is, who leaves.
+# The queues of resources
 
 
 @jitable
 def _join(p: Program, s: EngineState, resource: int, task: int) -> None:
-    """A ready task joins a queue (a fixed queue knows its tasks already)."""
+    """A ready task joins a queue (a fixed queue has its sequence from the beginning)."""
     if p.policy[resource] == FIXED:
         return
     base, size = p.queue_ptr[resource], s.tail[resource]
@@ -211,7 +213,7 @@ def _join(p: Program, s: EngineState, resource: int, task: int) -> None:
 
 @jitable
 def _turn(p: Program, s: EngineState, resource: int) -> int:
-    """The task whose turn it is, or -1."""
+    """The ready task that a queue serves next, or -1."""
     base, at = p.queue_ptr[resource], s.head[resource]
     if p.policy[resource] == FIXED:
         if base + at == p.queue_ptr[resource + 1] or not s.ready[p.queue[base + at]]:
@@ -233,14 +235,14 @@ def _leave(p: Program, s: EngineState, resource: int) -> None:
 
 @jitable
 def _may_start(p: Program, s: EngineState, task: int) -> bool:
-    """Every resource idle, and no waiting task before it on any."""
+    """Whether all resources of a task are idle and it is the next in each of their queues."""
     for e in range(p.held_ptr[task], p.held_ptr[task + 1]):
         if not s.idle[p.held[e]] or _turn(p, s, p.held[e]) != task:
             return False
     return True
 
 
-# What happens
+# Events
 
 
 @jitable
@@ -264,7 +266,7 @@ def _free(p: Program, s: EngineState, task: int) -> None:
 
 @jitable
 def _finish(p: Program, s: EngineState, task: int, now: int) -> None:
-    """A finish, with the release and the end of the gap where these fall on the same instant."""
+    """A task finishes; its release and the end of its gap follow, at once or on the agenda."""
     s.finish[task] = now
     if p.lag[task] > 0:
         _post(s, now + p.lag[task], task * 4 + RELEASE)
@@ -302,7 +304,8 @@ def _enter(p: Program, s: EngineState, task: int) -> None:
         at -= 1
     s.active[at] = task
     s.cell[ACTIVE] += 1
-    s.remaining[task] = p.bytes[task]
+    # Until rates are shared it has no rate and no end; a state used again has those of before.
+    s.remaining[task], s.rate[task], s.end[task] = p.bytes[task], 0.0, NEVER
     s.cell[CHANGED] = 1
 
 
@@ -339,7 +342,7 @@ def _end_flows(p: Program, s: EngineState, now: int) -> None:
 
 @jitable
 def _settle(p: Program, s: EngineState, now: int) -> None:
-    """Ready numbers in the order of ids, then starts."""
+    """Give ready numbers in the order of ids, then start tasks."""
     while s.cell[ARRIVED]:
         s.cell[ARRIVED] -= 1
         task = _pop(s.arrived, s.arrived, 0, s.cell[ARRIVED])
@@ -380,7 +383,7 @@ def _apply(p: Program, s: EngineState, code: int, now: int) -> None:
 
 @jitable
 def _reset(p: Program, s: EngineState) -> None:
-    """Nothing has happened, but that tasks without predecessors became ready."""
+    """Set the state before the first round: only tasks without predecessors are ready."""
     for cell in range(CELLS):
         s.cell[cell] = 0
     s.cell[FLOWS_END] = NEVER
@@ -395,8 +398,9 @@ def _reset(p: Program, s: EngineState) -> None:
 
 @jit
 def run(program: Ints, state: Ints) -> None:
-    """Rounds until nothing more happens, of the words of a Program and of an EngineState, which may
-    be used again: start and finish of every task in ps; -1 of those that never started.
+    """Execute rounds until no event is left. ``program`` and ``state`` are the words (``Table``) of
+    a Program and of an EngineState, which may be used again. The state's ``start`` and ``finish``
+    then hold the ps of every task; -1 where it never started.
     """
     p, s = _open_program(program), _open_state(state)
     _reset(p, s)

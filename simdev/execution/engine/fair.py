@@ -1,8 +1,8 @@
 """Max-min fair shares of half-links: the functions that every engine calls (execution contract,
 rule 5).
 
-Plain loops over indexed columns, on lists as on arrays, so that the compiled engine compiles this
-very source. ``check/flows.py`` finds the same rates in another way.
+They are plain loops over indexed columns, for lists and arrays, so that the compiled engine
+compiles this source too. ``check/flows.py`` computes the same rates in another way.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ def max_min_rates(
     and gives the unit of the rates; ``left``, ``waiting`` and ``used`` are scratch by half-link
     (``waiting`` all 0 before and after). Progressive filling (Bertsekas and Gallager, Data
     Networks, section 6.5.2): the half-link with the smallest equal share is the bottleneck of its
-    flows; fix them, take their rates away, repeat. Ties go to the first half-link and flows are
-    visited in their order, so that float64 sums come out the same wherever this runs.
+    flows; fix their rates, subtract them from all half-links, repeat. On a tie the first half-link
+    counts, and flows are visited in their order, so that both engines get the same float64 sums.
     """
     links = 0
     for k in range(count):
@@ -57,8 +57,8 @@ def max_min_rates(
 def smallest_share(
     left: Sequence[float], waiting: Sequence[int], used: Sequence[int], links: int
 ) -> int:
-    """The half-link whose equal share is smallest (the first of several) of those with flows to
-    fix; else -1.
+    """The half-link with the smallest equal share among those whose flows have no rate yet (on a
+    tie the first); -1 where there is none.
     """
     best, smallest = -1, math.inf
     for k in range(links):

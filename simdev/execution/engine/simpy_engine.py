@@ -1,10 +1,10 @@
 """The reference engine: the execution contract on SimPy's clock, with callbacks instead of a
 process for each op; and the same engine for senders that have a credit.
 
-``engine.simulate`` runs it, ``period`` asks it for decisions under credit. It has no rule for
-hosts, pipelines or splits. A rule of timing is written three times more: in ``compiled``, which has
-to give equal integers, in the oracle's kernels, and in another way in ``execution/check``
-(``queues`` and ``schedule``).
+``engine.simulate`` runs it, ``period`` calls ``decisions`` for senders under credit. It has no rule
+for hosts, pipelines or splits. Each rule of timing has three more implementations: in ``compiled``
+and in the oracle's kernels, which must give equal integers, and in ``execution/check`` (``queues``
+and ``schedule``), which judges in another way.
 
 SimPy orders events by (time, priority, counter). Everything due at an instant (finishes, releases,
 ends of gaps, flows entering their links) has priority DUE; one settle event for each round has
@@ -34,14 +34,14 @@ DUE, SETTLE = 2, 3  # SimPy itself uses 0 and 1
 
 
 def execute(task_graph: TaskGraph) -> tuple[Ints, Ints]:
-    """Start and finish of every task in ps; -1 of those that never started."""
+    """Start and finish of every task in ps; -1 where it never started."""
     execution = Execution(task_graph)
     execution.run()
     return np.array(execution.start, np.int64), np.array(execution.finish, np.int64)
 
 
 class _Fifo:
-    """Waiting tasks by ready number: the order in which they come."""
+    """Waiting tasks in the order of their ready numbers, in which they also arrive."""
 
     def __init__(self, queue: Resource) -> None:
         self.tasks: deque[int] = deque()
@@ -99,7 +99,7 @@ _QUEUES: dict[str, type[_Fifo | _Priority | _Fixed]] = {
 
 
 class Execution:
-    """One execution: the clock, the queues, and what every task still waits for."""
+    """One execution: the clock, the queues, and the predecessors that each task still lacks."""
 
     def __init__(self, task_graph: TaskGraph) -> None:
         tasks = task_graph.tasks
@@ -129,22 +129,24 @@ class Execution:
     def due(
         self, delay: int, callback: Callable[[Event], None], task: int, urgency: int = DUE
     ) -> None:
-        """Call back after ``delay`` ps: before the settle of that round, unless that is meant."""
-        # An event that has happened already: env.timeout would check and copy more, for every task.
+        """Call ``callback`` after ``delay`` ps, before the settle of that round (or, with an
+        ``urgency`` of SETTLE, as the settle).
+        """
+        # The event is built by hand, already triggered: env.timeout is slower, for every task.
         event = Event(self.env)
         event._ok, event._value = True, task
         event.callbacks.append(callback)
         self.env.schedule(event, urgency, delay)  # type: ignore[arg-type]
 
     def settle_soon(self) -> None:
-        """One settle for this round."""
+        """Schedule the settle of this round, once."""
         if not self.settling:
             self.settling = True
             self.due(0, self.settle, -1, SETTLE)
 
     def on_finish(self, event: Event) -> None:
-        """Rule 3 (a): a finish, with the release and the end of the gap where these fall on the
-        same instant.
+        """Rule 3 (a): a task finishes; its release and the end of its gap follow, at once or
+        later.
         """
         task: int = event._value
         self.finish[task] = self.env.now  # type: ignore[assignment]
@@ -183,7 +185,7 @@ class Execution:
         self.settle_soon()
 
     def settle(self, event: Event) -> None:
-        """Rule 3 (b) and (c): ready numbers in the order of ids, then starts."""
+        """Rule 3 (b) and (c): give ready numbers in the order of ids, then start tasks."""
         self.settling = False
         arrived, touched = sorted(self.arrived), self.touched
         self.arrived, self.touched = [], []
@@ -205,7 +207,7 @@ class Execution:
             self.flows.settle()
 
     def may_start(self, task: int) -> bool:
-        """Rule 4: every resource idle, and no waiting task before it on any."""
+        """Rule 4: whether all resources of a task are idle and it is the head of their queues."""
         idle, queues = self.idle, self.queues
         for resource in self.held[task]:
             if not idle[resource] or queues[resource].head() != task:
@@ -222,9 +224,7 @@ class Execution:
 
 
 class _Flows:
-    """Rule 5: the flows that are in their links, their rates, and the instant at which the next one
-    ends.
-    """
+    """Rule 5: the flows that are in their links, their rates, and the instant of the next end."""
 
     def __init__(self, execution: Execution, task_graph: TaskGraph) -> None:
         self.execution, count = execution, len(task_graph.tasks)
@@ -258,13 +258,13 @@ class _Flows:
         self.execution.settle_soon()
 
     def enter(self, task: int) -> None:
-        """The flow joins those that share its links; shares are set when the round settles."""
+        """A flow enters its links; rates are set when the round settles."""
         insort(self.active, task)
         self.remaining[task] = float(self.bytes[task])
         self.changed = True
 
     def settle(self) -> None:
-        """New shares, where the set of flows changed."""
+        """Set new rates, where the set of flows has changed."""
         if not self.changed:
             return
         now, active = int(self.execution.env.now), self.active
@@ -282,7 +282,7 @@ class _Flows:
             )
 
     def on_end(self, event: Event) -> None:
-        """Every flow due now leaves its links, unless the shares have changed since."""
+        """Every flow due now leaves its links, unless the rates have changed since."""
         if event._value != self.version:
             return
         now = self.execution.env.now
@@ -292,17 +292,17 @@ class _Flows:
         for task in ended:
             event._value = task
             self.execution.on_finish(event)
-        # A lag may put off every release, but the other flows speed up now.
+        # Lags may delay all releases, but the other flows get new rates now.
         self.execution.settle_soon()
 
 
-# Senders that have a credit: which message goes next is decided while the graph runs.
+# Senders that have a credit: the next message is decided while the graph runs.
 # ``lowering.sync.credit`` has the rule, and writes the decisions as edges that any engine follows.
 
 
 class Sent(NamedTuple):
-    """A message under credit: its first task, the one that arrives last, bytes, priority, and its
-    sender.
+    """A message under credit: its first task, the task that arrives last, its bytes, its priority
+    (``rank``), and its sender.
     """
 
     first: int
@@ -318,8 +318,8 @@ def decisions(
     limit: int,
     skip: bool,
 ) -> frozenset[tuple[int, int]]:
-    """The arrival that let each message go that had to wait for credit: pairs (last task of that,
-    first task). ``messages`` have the fields of Sent.
+    """For each message that had to wait for credit, the arrival that gave it: pairs (last task of
+    the arrived message, first task of the waiting one). ``messages`` have the fields of Sent.
     """
     execution = _Credited(task_graph, [Sent(*message) for message in messages], limit, skip)
     execution.run()
@@ -344,7 +344,7 @@ class _Credited(Execution):
             self.returned.append(self.by_last[task])
 
     def settle(self, event: Any) -> None:
-        """Before starts are decided: who may go of those that are ready."""
+        """Let the ready messages go that have credit, then settle as usual."""
         now = int(self.env.now)
         last: dict[int, int] = {}
         for message in sorted(self.returned):

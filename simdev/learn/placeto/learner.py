@@ -28,12 +28,12 @@ from ..settings import PlacetoSettings
 from ..training import adam_of, descend, keep, one_thread
 from .network import PlacetoNetwork, States, structure_of
 
-MOST = 10.0  # best single devices; the code's limit is 10 s, for steps of about a second
+MOST = 10.0  # steps of the best single device; the code's limit is 10 s, for steps of about 1 s
 
 
 def badness(oracle: Oracle, cost: Cost, reference: float, settings: PlacetoSettings) -> float:
-    """How bad a placement is: its step over ``reference`` [ps] plus the penalty for what does not
-    fit, at most MOST, or the logarithm of that. What cannot be is as bad as can be.
+    """The badness of a placement: its step over ``reference`` [ps] plus the penalty for memory over
+    capacity, at most MOST, or the logarithm of that. An impossible placement has MOST.
     """
     if cost is IMPOSSIBLE:
         value = MOST
@@ -44,12 +44,13 @@ def badness(oracle: Oracle, cost: Cost, reference: float, settings: PlacetoSetti
 
 
 def returns(gains: Floats, goal: str = "end", discount: float = 1.0) -> Floats:
-    """The returns [n, T] of T visits, of what each gained: how bad the placement was before it,
-    minus after it.
+    """The returns [n, T] of T visits from their gains: the badness before each visit minus the
+    badness after it.
 
-    Until the "end" of the episode they are sums of the gains of this visit and the later ones, each
-    further visit worth ``discount`` times as much: without a discount they telescope to t_i -
-    t_end. Until the "best", the largest such sum up to any later visit: t_i minus the least t_j.
+    Until the "end" of the episode a return is the sum of the gains of this visit and all later
+    ones, each further visit discounted by ``discount``: without a discount the sum telescopes to
+    t_i - t_end. Until the "best", it is the largest such sum up to any later visit: t_i minus the
+    least t_j.
     """
     sums = gains.copy()
     for visit in range(gains.shape[1] - 2, -1, -1):
@@ -59,16 +60,16 @@ def returns(gains: Floats, goal: str = "end", discount: float = 1.0) -> Floats:
 
 
 class Baseline:
-    """The mean return at each visit over the last ``history`` episodes, of a graph."""
+    """The mean return of a graph's last ``history`` episodes, at each visit."""
 
     def __init__(self, history: int) -> None:
         self._kept = deque[Floats](maxlen=history)
 
     def advantages(self, gained: Floats) -> Floats:
-        """How much more than the baseline each visit of these episodes [n, T] gained.
+        """The advantage over the baseline of each visit of these episodes [n, T].
 
-        They are themselves among the last episodes (as in the code, where workers wait for each
-        other); a first one alone is compared with its own mean over all visits (ours).
+        These episodes are themselves among the last ones (as in the code, where workers wait for
+        each other); a first single episode is compared with its own mean over all visits (ours).
         """
         self._kept.extend(gained)
         rows = np.stack(self._kept)
@@ -78,19 +79,19 @@ class Baseline:
 
 
 def scaled(advantages: Floats) -> Floats:
-    """Advantages divided by their root mean square; all 0 stay 0."""
+    """Advantages divided by their root mean square; 0 where all are 0."""
     size = float(np.sqrt(np.square(advantages).mean()))
     return advantages / size if size > 0 else advantages
 
 
 Choice = Callable[[Tensor, int], Tensor]
-"""Devices [E, n] of log-probabilities [E, n, D] at visits from a number on."""
+"""Chooses devices [E, n] from log-probabilities [E, n, D] at the visits from a number on."""
 
-Visits = Sequence[tuple[int, Ints]]  # each a group with its devices [E]
+Visits = Sequence[tuple[int, Ints]]  # pairs of a group and its devices [E]
 
 
 class Task:
-    """A graph of a training: its structure, its baseline, and where its episodes begin."""
+    """A graph of a training: its structure, its baseline, and the start of its episodes."""
 
     def __init__(self, trial: Trial, settings: PlacetoSettings, start: str) -> None:
         self.trial, self.settings, self._start = trial, settings, start
@@ -102,8 +103,8 @@ class Task:
 
     @property
     def visits(self) -> list[Ints]:
-        """The groups that each message passing serves, in their order: all groups, pass after
-        pass.
+        """The groups that each message passing serves, in their order: all groups, pass
+        after pass.
         """
         size, order = self.settings.refresh, self.structure.order
         part = [order[at : at + size] for at in range(0, len(order), size)]
@@ -112,8 +113,9 @@ class Task:
     def start(self) -> Ints:
         """The placement (devices by group) at which an episode begins.
 
-        Ours: where ``idle`` updates in a row met nothing new, 2, 4, 8 .. groups of the best so far
-        are sent anywhere: all moves from there are known, and most of them lose.
+        Ours: after ``idle`` updates in a row without a new placement, 2, 4, 8 .. groups of the best
+        so far move to random devices, since all moves from the best are then known, and most of
+        them lose.
         """
         problem, random = self.trial.problem, self.trial.budget.random
         base = self.trial.best.base
@@ -130,13 +132,13 @@ class Task:
         return anywhere(problem.allowed, random)
 
     def bad(self, placement: Ints) -> float:
-        """How bad a placement is, evaluated where it was not before. Raises SpentError."""
+        """The badness of a placement, evaluated if it is new. Raises SpentError."""
         cost = self.trial.score_once(placement)
         return badness(self.trial.problem.oracle, cost, self.reference, self.settings)
 
     def begins(self, placements: Ints, groups: Ints) -> Floats | None:
-        """When groups start [E, G], from the first of the visited ones on, over the latest; None
-        where the settings do without. What starts is evaluated already: this counts as none.
+        """Start times of groups [E, G] after the first visited group's, over the latest start; None
+        where the settings do without. Placements are evaluated before, so nothing is counted here.
         """
         if not self.settings.starts:
             return None
@@ -153,10 +155,11 @@ class Task:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Played:
-    """E episodes that ended: ``states`` of their W moments, ``devices`` [W, E, n] that were chosen,
-    ``counts`` [W, n] whether there was a visit (the last moment of a pass may have fewer), their
-    log-probabilities [W, E, n], and ``gains`` [E, T], how bad the placement was before each visit
-    minus after it; 0 for visits that were taken back, or that were evaluated with a later one.
+    """E finished episodes: ``states`` of their W moments, the chosen ``devices`` [W, E, n],
+    ``counts`` [W, n] whether there was a visit (the last moment of a pass may have fewer), the
+    choices' log-probabilities [W, E, n], and ``gains`` [E, T], the badness before each visit minus
+    the badness after it; 0 for visits that were taken back, or that were evaluated with a later
+    one.
     """
 
     states: States
@@ -204,16 +207,16 @@ def _state(task: Task, placements: Ints, visited: np.ndarray, groups: Ints) -> S
 def _moved(
     task: Task, placements: Ints, bad: Floats, visits: Sequence[Visits], gains: list[Floats]
 ) -> Floats:
-    """How bad the placements [E, G] are after some visits, evaluated after each of ``visits``; they
-    are changed, and what each visit gained is added to ``gains``: nothing, where it is taken back.
+    """The badness of the placements [E, G] after some visits, evaluated after each of ``visits``.
+    Changes ``placements``, and adds the gain of each visit to ``gains`` (0 where it is taken back).
     """
     best, least, first = placements.copy(), bad, len(gains)
-    kept = np.full(len(bad), first)  # how many visits lead to the best
+    kept = np.full(len(bad), first)  # the number of visits up to the best placement
     for together in visits:
         after, before = bad.copy(), placements.copy()
         for group, devices in together:
             placements[:, group] = devices
-        # To keep a group where it is changes nothing, and needs no evaluation.
+        # A group that stays where it is changes nothing, and needs no evaluation.
         for episode in np.flatnonzero((placements != before).any(axis=1)):
             after[episode] = task.bad(placements[episode])
         gains += [*np.zeros((len(together) - 1, len(bad))), bad - after]
@@ -228,7 +231,7 @@ def _moved(
 
 
 def _played(moments: list[tuple[States, Tensor, Tensor]], size: int, gains: Floats) -> Played:
-    """Moments joined; those with fewer visits are filled up with visits that do not count."""
+    """Moments joined; moments with fewer visits are filled up with visits that do not count."""
     states = [state for state, _, _ in moments]
     starts = [state.starts for state in states if state.starts is not None]
     size = min(size, max(state.groups.shape[1] for state in states))
@@ -245,13 +248,13 @@ def _played(moments: list[tuple[States, Tensor, Tensor]], size: int, gains: Floa
 
 
 def _filled(rows: Tensor, size: int) -> Tensor:
-    """Rows [..., n] filled up to ``size`` with their first."""
+    """Rows [..., n] filled up to ``size`` with their first element."""
     missing = size - rows.shape[-1]
     return torch.cat([rows, rows[..., :1].expand(*rows.shape[:-1], missing)], -1)
 
 
 def by_luck(uniforms: Floats) -> Choice:
-    """Devices sampled at ``uniforms`` [E, T]."""
+    """A Choice that samples devices at ``uniforms`` [E, T]."""
     lucks = torch.from_numpy(uniforms)
 
     def choose(log_chances: Tensor, begun: int) -> Tensor:
@@ -262,24 +265,25 @@ def by_luck(uniforms: Floats) -> Choice:
 
 
 def by_chance(log_chances: Tensor, begun: int) -> Tensor:
-    """The likeliest devices; of those that are equal but for rounding, the first."""
+    """The likeliest devices; on a tie, up to rounding, the first."""
     return likeliest(log_chances.double())
 
 
 # Imitation: the policy learns to send every group where a given placement has it.
 
 UPDATES = 200  # at most; ours
-MOMENTS = 8  # of an update, drawn from an episode; ours
+MOMENTS = 8  # per update, drawn from an episode; ours
 
 
 def imitate(
     network: PlacetoNetwork, adam: torch.optim.Adam, task: Task, placement: Ints
 ) -> dict[str, float]:
     """Raise the probability that an episode ends at ``placement`` (devices by group), whatever it
-    began at: groups that were visited are as there, the others at random.
+    began at: groups that were visited are placed as there, the others at random.
 
-    Ends where an episode is expected to differ in few groups; how many updates that took, and in
-    how many groups. Raises SpentError where the time is over.
+    Ends where an episode is expected to differ in few groups (``settings.differing``). Returns the
+    number of updates, and the expected number of differing groups. Raises SpentError where the time
+    is over.
     """
     settings, random, visits = task.settings, task.trial.budget.random, task.visits
     goal, differing, full = torch.from_numpy(placement), float(len(placement)), visits[0]
@@ -298,7 +302,7 @@ def imitate(
 
 
 def _states(task: Task, placement: Ints, moments: list[int]) -> States:
-    """Moments of episodes that began at random and do as they should."""
+    """Moments of episodes that begin at random and place visited groups as in ``placement``."""
     random, visits = task.trial.budget.random, task.visits
     devices = anywhere(task.trial.problem.allowed, random, len(moments))
     visited = np.zeros(devices.shape, np.float32)
@@ -319,8 +323,8 @@ def _states(task: Task, placement: Ints, moments: list[int]) -> States:
 
 
 class Placeto:
-    """A policy under way, for any number of graphs with as many devices as the first has;
-    ``practises``: for others than these.
+    """A policy in training, for any number of graphs with as many devices as the first has;
+    ``practises``: to place other graphs than these.
     """
 
     graphs = 1
@@ -336,7 +340,7 @@ class Placeto:
         self._tasks, self._updates = dict[Trial, Task](), 0
 
     def task(self, trial: Trial) -> Task:
-        """The task of a graph; the first time its starts are evaluated. Raises SpentError."""
+        """The task of a graph; its starts are evaluated the first time. Raises SpentError."""
         if trial not in self._tasks:
             self._tasks[trial] = Task(trial, self.settings, self._start)
         return self._tasks[trial]
@@ -354,14 +358,14 @@ class Placeto:
                     self.decode(task)
 
     def sample(self, task: Task, every: int = 1) -> Played:
-        """Episodes whose devices are drawn, evaluated after ``every`` visits. Raises SpentError."""
+        """Episodes with sampled devices, evaluated after ``every`` visits. Raises SpentError."""
         count, random = self.settings.episodes, task.trial.budget.random
         visits = sum(map(len, task.visits))
         return play(self.network, task, count, by_luck(random.random((count, visits))), every)
 
     def decode(self, task: Task) -> None:
-        """An episode of the likeliest devices, from which nothing is learned; in double precision,
-        so that it is alike on every machine. Raises SpentError.
+        """An episode of the likeliest devices, without learning; in double precision, so that it is
+        the same on every machine. Raises SpentError.
         """
         exact = deepcopy(self.network).double()
         play(exact, task, 1, by_chance, self.settings.every)
@@ -385,8 +389,8 @@ class Placeto:
     def _loss(
         self, task: Task, played: Played, gained: Tensor, part: Tensor, weight: float
     ) -> Tensor:
-        """Minus what the visits of some moments gain, and minus their entropies: means over
-        visits.
+        """Minus the gain of the visits of some moments, and minus their weighted entropies: means
+        over visits.
         """
         log_chances = self.network(task.structure, played.states.part(part))
         counts = played.counts[part][:, None].expand(-1, log_chances.shape[1], -1)
@@ -398,12 +402,12 @@ class Placeto:
 
 def placeto(trial: Trial) -> None:
     """Placeto (NeurIPS 2019): a network improves a whole placement group by group, and learns from
-    what each move gains.
+    the gain of each move.
 
-    It trains a policy on this graph, or plays with a saved one, until the budget is used up, or
-    nothing new was sampled for PATIENCE updates. It begins with the use of a saved policy, an
-    episode of its likeliest devices first, or with the imitation of a warm start where episodes do
-    not begin there. Raises SpentError.
+    It trains a policy on this graph, or plays with a saved policy, until the budget is used up, or
+    no new placement was sampled for PATIENCE updates. It begins with a saved policy (an episode of
+    its likeliest devices first), or with the imitation of a warm start where episodes do not begin
+    there. Raises SpentError.
     """
     learner = Placeto(trial)
     with one_thread():
@@ -419,7 +423,7 @@ def placeto(trial: Trial) -> None:
 
 
 def general(trial: Trial) -> Placeto:
-    """The learner of any number of graphs, of the first of their trials."""
+    """The learner of any number of graphs, made from the first of their trials."""
     return Placeto(trial, practises=True)
 
 
@@ -432,7 +436,7 @@ def _by_moment(advantages: Floats, played: Played) -> Tensor:
 
 
 def _parts(count: int, parts: int, random: np.random.Generator) -> list[Tensor]:
-    """``count`` moments, shuffled where they are divided."""
+    """``count`` moments in ``parts``, shuffled where there are several parts."""
     if parts == 1:
         return [torch.arange(count)]
     split = np.array_split(random.permutation(count), min(parts, count))

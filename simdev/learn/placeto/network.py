@@ -1,8 +1,8 @@
-"""Placeto's network: message passing in both directions, pooling, a classifier; and a graph as the
-network reads it.
+"""Placeto's network (message passing in both directions, pooling, a classifier), and its input
+graph.
 
-The learner beside it is its one caller. The features of groups come from
-``simdev.search.features``: what changes there changes the weights that a saved policy needs.
+Only the learner beside it uses it. The features of groups come from ``simdev.search.features``: a
+change there changes the weights that a saved policy needs.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ RELATIONS = 3  # ancestors, descendants, the others
 class Structure:
     """G groups and D devices as tensors.
 
-    - ``fixed`` [G, D + 1]: run time on each device (the paper has one for all: its devices are
-      alike) and output bytes, each over its maximum.
-    - ``allowed`` [G, D]: where a group may run.
+    - ``fixed`` [G, D + 1]: run time on each device (the paper has one time: its devices are
+      identical) and output bytes, each over its maximum.
+    - ``allowed`` [G, D]: whether a group may run on a device.
     - ``members`` and ``begins``: parents of each group, then children of each group (counted from
-      G), as bags: those of bag i are members[begins[i]:begins[i + 1]]; 2G bags. ``bag_weight``
-      [2G, 1]: 1, or 1 over how many a bag has; 0 where it is empty.
-    - ``related`` [3, G, G]: for each group its ancestors, its descendants, and all that is neither,
-      but for itself; 1, or rows that add up to 1.
+      G), as 2G bags: bag i is members[begins[i]:begins[i + 1]]. ``bag_weight`` [2G, 1]: 1, or 1
+      over the size of the bag; 0 for an empty bag.
+    - ``related`` [3, G, G]: for each group its ancestors, its descendants, and all others except
+      itself; 1, or rows that add up to 1.
     - ``order`` [G]: the groups in topological order.
     """
 
@@ -86,9 +86,10 @@ def _shares(values: Floats) -> Floats:
 class States:
     """Placements under way: W moments of each of E episodes, at which n groups are visited.
 
-    ``devices`` and ``visited`` [W, E, G]: where groups are, and whether this pass has visited
-    them. ``groups`` [W, n]: which are visited now. ``starts`` [W, E, G]: when they start, from the
-    first of the visited on, over the latest; None where the network does without.
+    ``devices`` and ``visited`` [W, E, G]: the device of each group, and whether this pass has
+    visited it. ``groups`` [W, n]: the groups that are visited now. ``starts`` [W, E, G]: start
+    times after the first visited group's, over the latest start; None where the network does
+    without.
     """
 
     devices: Tensor
@@ -97,14 +98,15 @@ class States:
     starts: Tensor | None = None
 
     def part(self, moments: Tensor) -> States:
-        """Some of the moments."""
+        """The states at some of the moments."""
         starts = None if self.starts is None else self.starts[moments]
         return States(self.devices[moments], self.visited[moments], self.groups[moments], starts)
 
 
 class Layers(nn.Module):
-    """``count`` feed-forward networks side by side, of these sizes; ReLU after each layer, but the
-    last where ``ends`` is False. Weights as Glorot and Bengio (AISTATS 2010) draw them, biases 0.
+    """``count`` feed-forward networks side by side, of these sizes; ReLU after each layer, except
+    the last where ``ends`` is False. Weights are drawn as in Glorot and Bengio (AISTATS 2010),
+    biases are 0.
     """
 
     def __init__(
@@ -130,15 +132,15 @@ class Layers(nn.Module):
 
 
 class PlacetoNetwork(nn.Module):
-    """The policy: which device a visited group goes to. Its weights know the number of devices, and
-    nothing of any graph.
+    """The policy: the device of a visited group. Its weights depend on the number of devices, but
+    not on any graph.
 
-    Features of a group: its run time on each device, output bytes, where it is (one number for each
-    device), whether this pass has visited it, whether it is visited now; with the option, when it
-    starts. All of them go through a network of three layers; then for some rounds a group adds to
-    its own the states of its parents, and apart from them of its children (summary: "radial"). The
-    visited group's, and what becomes of its ancestors, descendants and all others together, go to a
-    classifier.
+    Features of a group: its run time on each device, output bytes, its device (one number for each
+    device), whether this pass has visited it, whether it is visited now; as an option, its start
+    time. They go through a network of three layers; then for some rounds a group adds to its own
+    state the states of its parents, and separately of its children (summary: "radial"). A
+    classifier reads the visited group's state, and pooled states of its ancestors, descendants and
+    all others.
     """
 
     groups = 0  # any number
@@ -201,10 +203,10 @@ class PlacetoNetwork(nn.Module):
         rows = first
         for _ in range(self._rounds):
             sent = self.sent(rows).reshape(2 * groups, -1)
-            # Each bag holds one group's parents or children: many times faster than index_add.
+            # A bag is a group's parents or children; bags are many times faster than index_add.
             heard = embedding_bag(graph.members, sent, graph.begins, mode="sum")
             heard = self.received((heard * weight).view(2, groups * batch, -1))
-            # A group that hears nothing keeps its own.
+            # A group without parents (or children) keeps its own state.
             hears = heard.view(2 * groups, -1) * (weight > 0)
             rows = first + hears.view_as(first)
         return torch.cat([rows[0], rows[1]], 1)

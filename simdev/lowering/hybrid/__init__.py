@@ -1,11 +1,11 @@
 """Steps of large models: data, tensor, sequence, expert, pipeline parallelism, ZeRO, offload.
 
-A step is built as rows on numpy columns, one for each task of a rank of the pipeline; ``expand``
-turns them into the tasks of all devices, or, where the replicas and the parts of tp are alike, into
+A step is built as rows of numpy columns, one for each task of a rank of the pipeline; ``expand``
+turns them into the tasks of all devices, or, where all replicas and parts of tp cost the same, into
 those of one device for each rank. ``execution.scenario`` and ``simdev plan`` call ``lower_hybrid``.
-A degree or setting is a field of ``nouns.strategy.parallelism``; its rows are written by
-templates.py, actions.py and buffers.py, and the bounds of plans (``search.plan.bounds`` and
-``pieces``) have to stay below what it costs.
+A degree or setting is a field of ``nouns.strategy.parallelism``; templates.py, actions.py and
+buffers.py write its rows, and the bounds of plans (``search.plan.bounds`` and ``pieces``) must stay
+below its cost.
 """
 
 from __future__ import annotations
@@ -51,10 +51,11 @@ from .templates import template_of
 
 
 def searched(program: Program) -> Schedule:
-    """The schedule of a program that has none of its actions yet, by the times of its stages.
+    """The schedule of a program without actions yet; one of SEARCHED is made from the times of its
+    stages.
 
-    Computing, the exchanges of tp and of experts, and the message to the next stage count;
-    gathering, reducing and offloading beside them do not. Raises InputError.
+    These include computation, the exchanges of tp and of experts, and the message to the next
+    stage, but not gathering, reducing and offloading beside them. Raises InputError.
     """
     p, stages = program.parallelism, range(program.schedule.stages)
     if program.schedule.name not in SEARCHED or p.table is not None:
@@ -75,7 +76,7 @@ def searched(program: Program) -> Schedule:
 
 
 def _seconds(template: Template, rows: list[int]) -> Fraction:
-    """Seconds of some rows one after the other; where groups differ, of the slowest."""
+    """The seconds of rows one after the other; where groups differ, of the slowest group."""
     durations = template.durations
     numbers = template.table[rows, 2].tolist()
     ps = sum(int(durations.columns[n].max()) + int(durations.lags[n].max()) for n in numbers)
@@ -83,8 +84,8 @@ def _seconds(template: Template, rows: list[int]) -> Fraction:
 
 
 def _saved(program: Program, stage: int) -> tuple[int, int]:
-    """Bytes that a microbatch leaves on a stage from its forward on, and after the input's
-    gradient until that of the weights: of the layers all, of the classifier what it made since.
+    """The bytes that a microbatch keeps on a stage from its forward on, and those that it keeps
+    between the input's and the weights' gradient: all of the layers, and ``classifier_kept``.
     """
     shard = program.shard
     size = sum(program.footprint(layer).saved for layer in program.stage_layers[stage])
@@ -105,15 +106,15 @@ def lower_hybrid(
     symmetry: bool = True,
     timings: Timings | None = None,
 ) -> tuple[TaskGraph, LargeStep]:
-    """The task graph of a step on ``collectives.cluster``, and what its tasks are for.
+    """The task graph of a step on ``collectives.cluster``, and the description of its tasks.
 
-    With ``symmetry`` one device represents all of its rank of the pipeline, where all devices and
-    groups cost the same. No copy can run differently then: groups share nothing but tasks for which
-    all of them wait. Layers take what ``costs`` say of the ops that their kernels are like, or
-    without profiles the datasheets. Steps on one cluster may share ``timings`` of both. Raises
-    InputError.
+    With ``symmetry`` one device represents all devices of its pipeline rank, where all devices and
+    groups cost the same: then no copy can run differently, because groups share only tasks for
+    which all of them wait. The times of layers come from ``costs``, by ops that resemble their
+    kernels, or without profiles from datasheets. Steps on a cluster with the same ``collectives``
+    and ``costs`` may share ``timings``. Raises InputError.
     """
-    # Before anything is built: a forward and a backward of every layer are the least.
+    # Checked before building: every layer has at least a forward and a backward.
     _require_size(2 * model.layers * parallelism.microbatches)
     program = _program(model, parallelism, timings or Timings(collectives, costs))
     durations, schedule, columns = program.durations, program.schedule, program.columns()
@@ -199,12 +200,13 @@ def _device_problems(durations: Durations, shard: Shard) -> Iterator[str]:
 
 
 def even_layers(layers: int, stages: int) -> tuple[int, ...]:
-    """Layers by stage; those in the middle take what is left over, for the outer have the ends.
+    """The number of layers of each stage; a remainder goes to the stages in the middle, for the
+    outer ones have the embedding and the classifier.
 
-    One stage too many: the last has the classifier alone. Two: the first also has the embedding
-    alone, as Megatron-LM does it (``account_for_embedding_in_pipeline_split`` and
-    ``account_for_loss_in_pipeline_split``; 126 layers of Llama 3 405B on 128 stages). Raises
-    InputError where another stage would have none.
+    With one more stage than layers, the last stage has only the classifier; with two more, the
+    first also has only the embedding, as in Megatron-LM
+    (``account_for_embedding_in_pipeline_split`` and ``account_for_loss_in_pipeline_split``; 126
+    layers of Llama 3 405B on 128 stages). Raises InputError where another stage would have none.
     """
     alone = stages - layers
     if layers and 0 < alone <= 2:
@@ -226,8 +228,8 @@ def _require_size(tasks: int, field: str = "microbatches") -> None:
 
 
 def _peak(durations: Durations, dtype: str) -> tuple[float, str]:
-    """FLOP/s of all devices together in a dtype, by their datasheets, and which of their peaks
-    these are.
+    """The FLOP/s of all devices together in a dtype, by their datasheets, and the names of these
+    peaks.
     """
     kinds = [(durations.specs[kind], count) for kind, count in _kinds(durations).items()]
     total = sum(float(peak_flops(spec, dtype)) * count for spec, count in kinds)
@@ -250,7 +252,7 @@ def _borrowed(durations: Durations, model: Transformer) -> str:
 
 
 def _kinds(durations: Durations) -> Counter[str]:
-    """How many devices of each kind compute."""
+    """The number of computing devices of each kind."""
     devices = durations.cluster.devices
     return Counter(devices[d].kind for ranks in durations.grid.devices for d in ranks)
 
@@ -269,7 +271,7 @@ def _sources(durations: Durations, numbers: Ints) -> tuple[dict[str, float], flo
 
 
 def _difference(durations: Durations) -> str:
-    """Why the copies of a rank differ; "" where they do not."""
+    """The reason why the copies of a rank differ; "" where they do not."""
     devices = durations.cluster.devices
     for rank, copies in enumerate(durations.grid.devices):
         if len({(devices[d].kind, devices[d].memory, devices[d].speed) for d in copies}) > 1:

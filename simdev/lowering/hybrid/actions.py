@@ -1,9 +1,9 @@
 """The rows of the schedule's actions, rank by rank, with their edges to other ranks, and the rows
-behind the last microbatch.
+after the last microbatch.
 
-``lower_hybrid`` calls these functions in turn. Rows of one action are written by templates.py. An
-optimizer's memory is told in three places: what it holds throughout in buffers.py, what comes from
-the host in ``_updates`` here, its bytes by parameter in ``Parallelism.state_bytes``.
+``lower_hybrid`` calls these functions in turn. templates.py writes the rows of an action. An
+optimizer's memory is in three places: its persistent buffers in buffers.py, its transfers from the
+host in ``_updates`` here, its bytes for each parameter in ``Parallelism.state_bytes``.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from .templates import Writer, template_of
 
 
 def add_actions(program: Program, rank: int) -> None:
-    """The rows of a rank's actions: main ones in a chain, in two where actions overlap."""
+    """Add the rows of a rank's actions; main rows form a chain, or two where actions overlap."""
     schedule, placed = program.schedule, program.placed
     actions = schedule.orders[rank]
     parts = list(map(schedule.part, actions))
@@ -67,8 +67,8 @@ def add_actions(program: Program, rank: int) -> None:
 def _chain(
     program: Program, templates: Sequence[Template], bases: Sequence[int], overlaps: Sequence[bool]
 ) -> None:
-    """The main rows of actions one after the other; rows of two actions that overlap form two
-    chains, so that one computes while the other exchanges.
+    """Chain the main rows of actions one after the other; two actions that overlap form two chains,
+    so that one computes while the other communicates.
     """
     if not any(overlaps):
         main = np.concatenate([template.main for template in templates])
@@ -88,7 +88,7 @@ def _chain(
 
 
 def _gate(program: Program, templates: Sequence[Template], bases: Sequence[int]) -> None:
-    """Let the fetches of a turn wait for the turn that comes ``prefetch`` + 1 before it."""
+    """Let the fetches of a turn wait for the turn ``prefetch`` + 1 before it."""
     p, ahead = program.parallelism, 1 + program.parallelism.prefetch
     if p.zero < 3 and "activations" not in p.offload:
         return
@@ -107,7 +107,9 @@ def _gate(program: Program, templates: Sequence[Template], bases: Sequence[int])
 
 
 def _hold_back(program: Program, templates: Sequence[Template], bases: Sequence[int]) -> None:
-    """A turn that makes gradients waits until all but ``in_flight`` before it are reduced."""
+    """Let a turn that makes gradients wait until all gradients but the last ``in_flight`` before it
+    are reduced.
+    """
     p = program.parallelism
     behind = 1 + p.in_flight * p.overlap
 
@@ -146,9 +148,9 @@ def _of_turns(
 
 
 def _hold_back_table(program: Program, templates: Sequence[Template], bases: Sequence[int]) -> None:
-    """The classifier begins the gradient of the embedding's table when the last one is reduced.
+    """Let the classifier begin the gradient of a tied table when the last one is reduced.
 
-    One gradient is kept at most; ours, for no source says how a table is held back.
+    So at most one gradient is kept; this is our choice, for no source describes it.
     """
     done: list[int] = []
     for template, base in zip(templates, bases, strict=True):
@@ -160,20 +162,20 @@ def _hold_back_table(program: Program, templates: Sequence[Template], bases: Seq
 
 
 def add_sends(program: Program) -> None:
-    """Edges to other ranks: activations forward, gradients back."""
+    """Add the edges to other ranks: activations forward, gradients back."""
     for part, sender in program.placed.items():
         if sender.template.transfer != NONE:
             sent = np.flatnonzero(sender.base != NONE)
             transfer = sender.base[sent] + sender.template.transfer
-            # Not the last row that computes: tp's sum behind it must be there before it is sent.
+            # From the last main row, not the last computing one: tp's sum after it is sent, too.
             program.edge(sender.base[sent] + sender.template.main[-1], transfer)
             readers = elsewhere(part, READERS)
             program.edge(transfer, program.at(readers, sent, lambda reader: int(reader.main[0])))
 
 
 def join_pairs(program: Program) -> None:
-    """Two actions that overlap begin when both may, and send when both are over, as DeepSeek's
-    published code does (``_forward_backward_chunk``).
+    """Let two actions that overlap begin when both may, and send when both are over, as in
+    DeepSeek's published code (``_forward_backward_chunk``).
     """
     for pair in program.schedule.pairs.items():
         parts = [program.schedule.part(action) for action in pair]
@@ -188,15 +190,15 @@ def join_pairs(program: Program) -> None:
                 program.edge(arrival, rows[other] + beside.main[0])
 
 
-# What follows the last microbatch: gradients summed over replicas, the update, parameters back.
+# After the last microbatch: sums of gradients over replicas, the update, parameters back.
 
 
 def add_tail(program: Program, rank: int) -> None:
-    """The rows of a rank after its last action.
+    """Add the rows of a rank after its last action.
 
     With ``overlap`` a layer's gradient is reduced once its last microbatch has computed it, else
-    all after the last action; from ZeRO 2 on that was done microbatch by microbatch, but for sums
-    over groups of replicas that wait for the last one.
+    all gradients after the last action. From ZeRO 2 on, gradients are already reduced in each
+    microbatch, except for sums over groups of replicas that wait for the last one.
     """
     p, first, last = program.parallelism, program.rows, program.last[rank]
     tail = Writer(program, rank)
@@ -204,7 +206,7 @@ def add_tail(program: Program, rank: int) -> None:
     waits: list[int] = [row for rows in reduced.values() for row in rows]
     pairs: list[tuple[int, int]] = []
     complete: dict[int, list[int]] = {}
-    # In the order in which the backward completes them, so that the first can go at once.
+    # In the order in which the backward completes gradients, so that the first can go at once.
     for number in reversed(program.buckets(rank)) if p.zero < 2 or is_late else ():
         size = program.bucket(rank, number)
         sent = tail.sum_groups(size, number, ()) if is_late else tail.reduce(size, number)
@@ -218,7 +220,7 @@ def add_tail(program: Program, rank: int) -> None:
     # The update needs the norm of all gradients (clipping), so it waits for every one.
     pairs += [(row, updates[0]) for row in dict.fromkeys([*waits, last])]
     pairs += pairwise(updates)
-    # ZeRO 3 gathers what was updated when it uses it.
+    # ZeRO 3 gathers updated parameters only when it uses them.
     gathers = [
         sent.row + first
         for number in (program.buckets(rank) if p.zero in (1, 2) else ())
@@ -256,9 +258,10 @@ def _reduced(program: Program, rank: int) -> dict[int, list[int]]:
 
 
 def _updates(program: Program, tail: Template) -> list[int]:
-    """The optimizer's step: a row, or where its state lies in host memory a row for each bucket.
+    """Add the optimizer's step: a row, or, where its state is in host memory, a row for each
+    bucket; returns these rows.
 
-    Two buckets are in flight at once: the next one's state comes while this one is updated.
+    Two buckets are in flight at once: the state of the next arrives while one is updated.
     """
     p, rank, layers = program.parallelism, tail.rank, program.buckets(tail.rank)
 
@@ -286,9 +289,9 @@ def _updates(program: Program, tail: Template) -> list[int]:
 def tie(program: Program) -> None:
     """Add up the gradients of a tied table whose embedding and classifier are on two ranks.
 
-    Where one rank has both stages (DualPipe, DualPipeV, a folded table) it adds up the gradient as
-    it computes it, and the two copies of DualPipe join it as any other (``join_copies``). From ZeRO
-    2 on a replica has a share of it, once it is reduced.
+    A rank with both stages (DualPipe, DualPipeV, a folded table) accumulates the gradient as it
+    computes it, and the two copies of DualPipe are joined as for any other gradient
+    (``join_copies``). From ZeRO 2 on a replica has only its share, once the gradient is reduced.
     """
     schedule, shard, p = program.schedule, program.shard, program.parallelism
     ends = schedule.rank_of[0], schedule.rank_of[-1]
@@ -308,11 +311,11 @@ def tie(program: Program) -> None:
 
 
 def join_copies(program: Program) -> None:
-    """Adds up the gradients of the two copies of each stage, and sends what was updated.
+    """Add up the gradients of the two copies of each stage, and send updated parameters.
 
-    Both ranks have reduced them over their replicas. With ZeRO 1 each sends half of its share,
-    updates the other half and sends that (a ring over two, behind that of the replicas: ours);
-    with ZeRO 0 each sends and updates all.
+    Both ranks have reduced gradients over their replicas before. With ZeRO 1 each rank sends half
+    of its share, updates the other half and sends it (a ring over two, after that of the replicas:
+    our choice); with ZeRO 0 each sends and updates all.
     """
     if program.ways == 1:
         return

@@ -1,9 +1,9 @@
-"""Buffers of a step: parameters, gradients and states throughout; activations between uses.
+"""The buffers of a step: persistent parameters, gradients and states, and activations between uses.
 
-``lower_hybrid`` adds them rank by rank and stage by stage; plans ask ``persistent_bytes`` for their
-bounds. What a layer saves is told by ``nouns.models.large`` (``footprint``). What a stage saves is
-added up once more in ``_saved`` (the package), for schedules that are made from it, and bounded by
-``search.plan.pieces``.
+``lower_hybrid`` adds them rank by rank and stage by stage; plans use ``persistent_bytes`` for their
+bounds. ``nouns.models.large`` has the bytes that a layer saves (``footprint``). ``_saved`` of the
+package adds up those of a stage again, for schedules made from them, and ``search.plan.pieces``
+bounds them.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ from .program import NONE, PARAMETER_BYTES, Placed, Program, Turn, Visit
 
 
 def add_parameters(program: Program, rank: int) -> None:
-    """Add the buffers that live throughout."""
+    """Add the persistent buffers of a rank."""
     layers = [number for number in program.buckets(rank) if number != NO_LAYER]
     for kind, size in persistent_bytes(program, rank, layers).items():
         program.add_buffers(rank, size, kind, PERSISTENT)
 
 
 def persistent_bytes(program: Program, rank: int, layers: list[int]) -> dict[str, int]:
-    """Bytes by kind of buffer that a rank with these layers and its ends holds throughout, as far
-    as ZeRO shares them out.
+    """The persistent bytes, by kind of buffer, of a rank with these layers and its ends, divided
+    among replicas as ZeRO does.
 
-    16-bit parameters (with ZeRO 0 to 2 narrow copies of weights count among them), their
-    gradients, the optimizer's state.
+    They are the 16-bit parameters (with ZeRO 0 to 2 also narrow copies of weights), their
+    gradients, the optimizer's state, and workspaces.
     """
     p = program.parallelism
     parameters, updated = program.updated(rank, layers)
@@ -54,15 +54,16 @@ def persistent_bytes(program: Program, rank: int, layers: list[int]) -> dict[str
     if "optimizer" not in p.offload:
         sizes["optimizer state"] = p.state_bytes * shared
     sizes["workspace"] = _gathering_bytes(program, ends, layers)
-    # Of Megatron-LM, and since it has fused attention: FSDP and DeepSpeed have gradients.
+    # Dummy gradients of Megatron-LM, in versions with fused attention; FSDP has real ones.
     if program.shard.flash and not p.reduces_by_bucket and not program.shard.software.plain:
         sizes["workspace"] += PARAMETER_BYTES * stand_in_parameters(program.shard, layers)
     return sizes
 
 
 def _gathering_bytes(program: Program, ends: int, layers: list[int]) -> int:
-    """Bytes that FSDP2 gathers into before it copies parameters out: all of the root at once, or a
-    layer while the next one comes. PyTorch's allocator keeps them for the stream that gathers.
+    """The bytes of the buffers into which FSDP2 gathers parameters before it copies them out: the
+    whole root at once, or a layer while the next one arrives. PyTorch's allocator keeps them for
+    the gathering stream.
     """
     p = program.parallelism
     if not program.shard.software.fsdp or p.zero < 3 or p.replicas == 1:
@@ -88,8 +89,8 @@ def add_activations(program: Program, number: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Stage:
-    """A stage's actions for some of its microbatches, all with a backward of one kind; ``weight``
-    computes its gradients, in a whole backward the ``back``.
+    """A stage's actions for some of its microbatches, all with a backward of one kind. ``weight``
+    computes the gradients of weights; it is ``back`` where the backward is whole.
     """
 
     program: Program
@@ -115,7 +116,7 @@ class _Stage:
     def add_all(self) -> None:
         way, number, _ = self.part
         rows = self.program.arrivals((way, number, FORWARD), self.microbatches)
-        received = None if rows[0] == NONE else rows  # no other rank sends it
+        received = None if rows[0] == NONE else rows  # None: no other rank sends the input
         visits = list(self.forward.template.visits.values())
         for visit in visits:
             self.add_layer(visit, received is not None and visit is visits[0])
@@ -125,7 +126,7 @@ class _Stage:
         first, last = back.computing
         readers = [self.back.base + last] if first < last else []
         self.add(space, "workspace", self.back.base + first, *readers)
-        # Without a sender the input comes from the stage before on this rank, which counts it.
+        # Without a sender the input comes from a stage on this rank, which counts its bytes.
         if received is not None and visits:
             self.add_received(visits[0], received)
         self.add_ends(None if visits else received)
@@ -133,19 +134,19 @@ class _Stage:
         self.add_transfers()
 
     def last_reads(self, layer: int) -> list[Ints]:
-        """The last rows that read what a layer's forward saved."""
+        """The last rows that read the activations saved by a layer's forward."""
         return [placed.base + placed.template.visits[layer].last for placed in self.backwards]
 
     def add_received(self, visit: Visit, received: Ints) -> None:
-        """The input of a stage: there for the backward, too, unless it is offloaded."""
+        """Add the input of a stage, held until the backward unless it is offloaded."""
         readers = self.last_reads(visit.layer)
         if visit.send != NONE:
             readers = [self.forward.base + row for row in (visit.last, visit.send)]
         self.add(self.shard.rows_bytes, "received copies", received, *readers)
 
     def add_ends(self, received: Ints | None) -> None:
-        """The buffers of the embedding and the classifier; ``received`` brings a classifier that is
-        alone on its stage its input.
+        """Add the buffers of the embedding and the classifier; ``received`` are the transfers of
+        the input of a classifier that is alone on its stage (else None).
         """
         shard, ends = self.shard, self.forward.template.ends
         if "embedding" in ends:
@@ -165,7 +166,7 @@ class _Stage:
                 self.add(classifier_kept(shard), "activations", reader, last)
 
     def add_transfers(self) -> None:
-        """The output until it has been sent, and its gradient from its arrival on."""
+        """Add the output, held until it has been sent, and its gradient, held from its arrival."""
         size = self.shard.rows_bytes
         for placed in (self.forward, self.back):
             template = placed.template
@@ -178,10 +179,10 @@ class _Stage:
             self.add(size, "received copies", arrivals, reader)
 
     def add_layer(self, visit: Visit, is_received: bool) -> None:
-        """Activations of a layer's forward (but for a received input), and those that its backward
-        makes again.
+        """Add the activations of a layer's forward (without a received input), and those that its
+        backward makes again.
 
-        An offloaded one is freed when it has been sent, and there again once it is fetched.
+        Offloaded activations are freed when they have been sent, and held again from their fetch.
         """
         kept, forward, back = self.program.footprint(visit.layer), self.forward.base, self.back.base
         filler, readers = forward + visit.last, self.last_reads(visit.layer)
@@ -192,15 +193,16 @@ class _Stage:
             self.add(kept.saved, "activations", back + here.fetch, *readers)
         else:
             self.add(made, "activations", filler, *readers)
-        # Alone it is repeated inside the backward's row; a row of its own keeps it from there on.
+        # Without a separate row, recomputation is part of the backward's row; with one, activations
+        # are held from that row on.
         if here.first == here.last:
             self.add(kept.again, "workspace", back + here.last)
         else:
             self.add(kept.again, "activations", back + here.first, *readers)
 
     def add_shared(self) -> None:
-        """Parameters gathered for one turn, whole gradients until they are reduced (ZeRO 2 and
-        3).
+        """Add the parameters gathered for a turn, and whole gradients until they are reduced (ZeRO
+        2 and 3).
         """
         each = self.program.parallelism.reduced_bytes
         for placed in (self.forward, *self.backwards):
@@ -221,8 +223,8 @@ class _Stage:
                     self.add(size, "gradients", last, placed.base + sent.row)
 
     def later_reads(self, placed: Placed, turn: Turn) -> list[Ints]:
-        """The rows up to which what a forward gathered is kept where the backward does not gather
-        it again.
+        """The rows until which parameters gathered by a forward are kept, where the backward does
+        not gather them again.
         """
         if placed is not self.forward or self.program.parallelism.reshard_after_forward:
             return []
@@ -232,8 +234,8 @@ class _Stage:
         return [_end(self.weight, name) for name, end in ends if end is turn]
 
     def root_end(self, placed: Placed, turn: Turn) -> Ints | None:
-        """The last row up to which FSDP2 keeps what a forward gathered for an end of the model
-        (None: the turn is of no end, or not kept).
+        """The last row until which FSDP2 keeps the parameters that a forward gathered for an end of
+        the model (None: the turn is not that of an end, or they are not kept).
         """
         ends = placed.template.ends.items()
         names = [name for name, end in ends if end is turn and placed is self.forward]
@@ -243,10 +245,11 @@ class _Stage:
         return rows[[int(rows.argmax())]]
 
     def add_tied_gradient(self) -> int:
-        """The gradient of a table that the embedding shares with the classifier, which begins it.
+        """Add the gradient of a table that the embedding shares with the classifier, whose backward
+        begins it.
 
-        Frameworks reduce a parameter's gradient once it is complete. Returns its parameters; 0
-        where no table is shared on this rank.
+        Frameworks reduce a parameter's gradient once it is complete. Returns the number of the
+        table's parameters; 0 where no table is shared on this rank.
         """
         program, last = self.program, self.program.schedule.stages - 1
         table = program.tied_table(self.forward.template.rank)

@@ -1,10 +1,11 @@
-"""The threads of hosts: what dispatches the turn of a layer, and what waits for it.
+"""The threads of hosts in steps of large models: the dispatch of each turn of a layer, and its
+edges.
 
-A layer's turn is many launches, so its first kernels run while the others are still dispatched: it
-begins when its dispatch begins, and what follows it waits for both. That is what n ops of device
-time d / n and host time h / n come to for many n: the longer of d and h. A thread runs ahead of its
-device, but waits for what another rank sends (Megatron-LM synchronises there) and before the
-update, for which it reads the norm of the gradients. ``lower_hybrid`` calls it last. Hosts of
+A layer's turn has many launches, so its first kernels run while others are still dispatched: it
+begins when its dispatch begins, and the rows after it wait for both. This is the limit of n ops of
+device time d / n and host time h / n for large n: the longer of d and h. A thread runs ahead of its
+device, but waits for transfers from another rank (Megatron-LM synchronises there) and before the
+update, for which it reads the norm of the gradients. ``lower_hybrid`` calls it last. The hosts of
 graphs of ops are in ``lowering.hosts``, which has the limit of launches (``ahead_of``) for both.
 """
 
@@ -28,9 +29,10 @@ _FIRST, _LAST, _END, _LAUNCHES, _NUMBER, _LAYER = range(6)
 
 
 def add_dispatches(program: Program) -> None:
-    """The rows of all threads; called last, for they follow the edges of all other rows."""
+    """Add the rows of all threads; called last, for they depend on the edges of all other rows."""
     rows = program.rows
-    # By row: the dispatch that what follows it waits for too, and that which waits as it does.
+    # By row: the dispatch (holds) for which successors of the row also wait, the dispatch (waits)
+    # that waits for predecessors of the row, and the last row of its turn (ends).
     holds, waits = np.full(rows, NONE, np.int64), np.full(rows, NONE, np.int64)
     ends = np.full(rows, NONE, np.int64)
     for rank in range(program.schedule.ranks):
@@ -44,7 +46,7 @@ def add_dispatches(program: Program) -> None:
 
 
 def _add_replay(program: Program, rank: int, host: Host) -> None:
-    """One dispatch of the whole step: whatever waits for nothing else waits for it."""
+    """Add a single dispatch for the whole step, for which all rows without predecessors wait."""
     number = program.durations.thread(Fraction(host.launch))
     row = program.rows
     ranks = np.concatenate([table[:, -2] for table in program.tables])
@@ -54,7 +56,7 @@ def _add_replay(program: Program, rank: int, host: Host) -> None:
 
 
 def _add_rows(program: Program, rank: int, numbers: Ints, layers: Ints, actions: Ints) -> Ints:
-    """Dispatches of a rank, one after another: their rows."""
+    """Add dispatches of a rank, one after another; returns their rows."""
     columns = np.broadcast_arrays(roles.DISPATCH, THREAD, numbers, 0, layers)
     rows = program.rows + np.arange(len(numbers), dtype=np.int64)
     program.add_table(np.column_stack(columns), rank, actions)
@@ -65,7 +67,7 @@ def _add_rows(program: Program, rank: int, numbers: Ints, layers: Ints, actions:
 def _add_thread(
     program: Program, rank: int, host: Host, holds: Ints, waits: Ints, ends: Ints
 ) -> None:
-    """A dispatch for each turn of a layer and one for the update."""
+    """Add a dispatch for each turn of a layer, and one for the update."""
     parts, bases = zip(*program.runs[rank], strict=True)
     turns_of = {part: _turns(program, part) for part in dict.fromkeys(parts)}
     lengths = [len(turns_of[part]) for part in parts]
@@ -95,8 +97,8 @@ def _seconds(program: Program, phase: str) -> Fraction:
 
 
 def _turns(program: Program, part: Part) -> Ints:
-    """The turns of layers in a template: first, last computing and last main row, launches, number
-    of the dispatch's duration, layer.
+    """The turns of layers in a template, as columns: the first and the last computing row, the last
+    main row, launches, the number of the dispatch's duration, the layer.
     """
     template = program.placed[part].template
     main, layers = template.main, template.table[template.main, -1]
@@ -113,7 +115,7 @@ def _turns(program: Program, part: Part) -> Ints:
 
 
 def _share(program: Program, part: Part, layer: int, count: int) -> Fraction:
-    """The part of a layer's backward that is dispatched here: by launches, where it is split."""
+    """The share of a layer's backward that this part dispatches: by launches where it is split."""
     way, stage, kind = part
     if kind not in (INPUT, WEIGHT):
         return Fraction(1)
@@ -123,8 +125,8 @@ def _share(program: Program, part: Part, layer: int, count: int) -> Fraction:
 
 
 def _tie_threads(program: Program, holds: Ints, waits: Ints, ends: Ints) -> None:
-    """Edges beside those that are there: what follows a turn waits for its dispatch, a dispatch
-    behind a transfer from another rank, and the update's, for what its action waits for.
+    """Add edges of threads: the rows after a turn also wait for its dispatch; the dispatch of the
+    update, and of an action that waits for a transfer from another rank, waits as the action does.
     """
     rows = len(holds)
     source, target = (np.concatenate(edges) for edges in (program.sources, program.targets))

@@ -1,9 +1,10 @@
-"""How long the tasks of a large model's step take: layers by the ladder, collectives by model.
+"""The times of the tasks of a large model's step: layers by the cost ladder, collectives by the
+model of collectives.
 
-Groups that look alike (like places in like nodes, with the same neighbours at work) take equally
-long: the model of collectives works out one of them. Templates ask ``Durations`` for the number of
-a duration, and ``expand`` reads the columns; plans ask for lower bounds (``search.plan.pieces``).
-Loads of kernels are told by ``nouns.models.large.work``.
+Groups of equal patterns (corresponding places in equal nodes, with the same neighbours at work)
+take equally long, so only one of them is computed. Templates get the number of a duration from
+``Durations``, and ``expand`` reads the columns; plans use it for lower bounds
+(``search.plan.pieces``). ``nouns.models.large.work`` has the loads of kernels.
 """
 
 from __future__ import annotations
@@ -31,10 +32,9 @@ from ...nouns.taskgraph import Ints
 from ..sharing import refuse_slowing
 from ..symmetry import Alike, Flow
 
-# Which device has which rank, and the groups in which ranks communicate. The devices of one rank of
+# The devices of each rank, and the groups in which ranks communicate. The devices of one rank of
 # the pipeline are numbered g = d tp + t by replica d and part t. A *class* of tasks says how the g
-# are grouped: each by itself, or those that share a task, as a collective is shared by all that
-# take part in it.
+# are grouped: each alone, or together where they share a task, as the members of a collective do.
 
 (
     SINGLE, TENSOR, DATA, EXPERT, EXPERT_DATA, CONTEXT, EXPERT_TENSOR, REPLICA, EXPERT_REPLICA,
@@ -44,9 +44,11 @@ CLASSES = 9
 
 @dataclass(frozen=True)
 class RankGrid:
-    """``devices[rank][g]`` are indices into the cluster; ``dp`` counts all that have the same
-    parameters, the ``cp`` parts of a sample too. Experts are cut into ``ep`` x ``expert_tp`` parts.
-    ZeRO shares out within each of ``dp_replicate`` groups of replicas in a row.
+    """The devices of each rank of the pipeline: ``devices[rank][g]`` are indices into the cluster.
+
+    ``dp`` is the number of replicas of the parameters, which include the ``cp`` parts of a sample.
+    Experts are cut into ``ep`` x ``expert_tp`` parts. ZeRO divides states within each of
+    ``dp_replicate`` groups of consecutive replicas.
     """
 
     devices: tuple[tuple[int, ...], ...]
@@ -59,31 +61,31 @@ class RankGrid:
 
     @property
     def copies(self) -> int:
-        """Devices of each rank of the pipeline."""
+        """The number of devices of each rank of the pipeline."""
         return self.dp * self.tp
 
     @cached_property
     def groups(self) -> tuple[Ints, ...]:
-        """By class, the number of the group of each g."""
+        """The number of the group of each g, by class."""
         g = np.arange(self.copies, dtype=np.int64)
         d, t = np.divmod(g, self.tp)
-        # Of experts a device is part u of place e on their grid; all of place e, u share theirs.
+        # In the grid of experts a device has place e and part u; equal (e, u) have equal experts.
         place, u = np.divmod(g, self.expert_tp)
         parts = self.ep * self.expert_tp
         experts, part = place // self.ep * self.expert_tp + u, g % parts
         within, across = self._shared(d, self.dp, self.tp, t)
         of_experts = self._shared(g // parts, self.copies // parts, parts, part)
-        # The parts of a sample stand in a row, too.
+        # The parts of a sample are consecutive replicas, too.
         sample = d // self.cp * self.tp + t
         return g, d, within, experts, of_experts[0], sample, place, across, of_experts[1]
 
     def _shared(self, replica: Ints, count: int, parts: int, part: Ints) -> tuple[Ints, Ints]:
-        """The groups that share out the states of a part, and those that have the same share."""
+        """The groups that divide the states of a part, and the groups with the same share."""
         group, place = np.divmod(replica, count // self.dp_replicate)
         return group * parts + part, place * parts + part
 
     def count(self, kind: int) -> int:
-        """How many groups a class has."""
+        """The number of groups of a class."""
         return int(self.groups[kind][-1]) + 1
 
     def members(self, kind: int, rank: int) -> list[tuple[int, ...]]:
@@ -94,7 +96,7 @@ class RankGrid:
         return [tuple(group.tolist()) for group in np.split(devices, ends)]
 
     def degrees(self, kind: int) -> tuple[int, ...]:
-        """The degrees that make the groups of a class, beside the devices of a rank."""
+        """The degrees that determine the groups of a class, beside the devices of a rank."""
         groups = self.dp_replicate if kind in (DATA, EXPERT_DATA, REPLICA, EXPERT_REPLICA) else 1
         if kind in (EXPERT, EXPERT_DATA, EXPERT_TENSOR, EXPERT_REPLICA):
             return self.expert_tp, self.ep, groups
@@ -102,12 +104,12 @@ class RankGrid:
 
     @cached_property
     def collapsed(self) -> RankGrid:
-        """One device for each rank of the pipeline, in groups by itself."""
+        """The grid with one device for each rank of the pipeline, alone in its groups."""
         return RankGrid(tuple(devices[:1] for devices in self.devices), 1, 1, 1, 1)
 
 
 def rank_grid(cluster: Cluster, p: Parallelism) -> RankGrid:
-    """The cluster's workers in their order, dealt out. Raises InputError where counts differ."""
+    """The grid of the cluster's workers, in their order. Raises InputError where counts differ."""
     usable = cluster.workers
     if len(usable) != p.devices:
         names = [name for name in ("dp", "cp", "tp", "pp") if name != "cp" or p.cp > 1]
@@ -121,7 +123,7 @@ def rank_grid(cluster: Cluster, p: Parallelism) -> RankGrid:
 
 def dealt(cluster: Cluster, pp: int) -> tuple[tuple[int, ...], ...]:
     """The workers of each rank of a pipeline."""
-    # Ranks of the pipeline are outermost: tp needs the links inside a node most, pp the least.
+    # Ranks of the pipeline are outermost, for pp needs links inside a node least, and tp most.
     workers, each = tuple(cluster.workers), len(cluster.workers) // pp
     return tuple(workers[rank * each : (rank + 1) * each] for rank in range(pp))
 
@@ -130,23 +132,24 @@ Crossing = tuple[list[int], int]
 """Replicas that may share links, and the number of the pattern of all that they send."""
 
 
-# Seconds by which a launch of a host that cannot run ahead holds up the device, and those of a copy
-# of one tensor into another, where no datasheet tells of dispatches: a bare dispatch of the host
-# beside the measured H100 (profiles/h100).
+# The seconds of a dispatch where the datasheet gives none, for launches of a host that cannot run
+# ahead and for copies of a tensor: a bare dispatch on the host of the measured H100
+# (profiles/h100).
 DISPATCH = Fraction(142, 10**7)
 
 
 class Timings:
-    """Times on a cluster that hold for all degrees: many steps on it may share them.
+    """Times on a cluster that do not depend on degrees, so that many steps on it can share them.
 
-    Raises InputError where tasks slow each other there, which large models do not know.
+    Raises InputError where tasks slow each other there, which large models do not support.
     """
 
     def __init__(self, model: CollectiveModel, costs: CostModel) -> None:
         refuse_slowing(model.cluster, "a large model")
         self.model, self.cluster, self.costs = model, model.cluster, costs
         self.specs = {spec.kind: spec for spec in costs.specs}
-        # Those of devices that are faster or slower than what the rows that ship were measured on.
+        # For each kind whose datasheet differs from that of the device on which the shipped rows
+        # were measured: the latter.
         shipped = {spec.kind: spec for spec in costs.shipped or ()}
         self._source = {
             kind: spec.measured_as or kind
@@ -163,7 +166,7 @@ class Timings:
         self.flows: list[list[list[Flow]]] = []  # the first of each pattern
         self.places: dict[Hashable, tuple[list[int], list[int]]] = {}
         self.parts: dict[Hashable, list[Crossing]] = {}
-        # Each is asked for by every layer and stage, with few different arguments.
+        # Cached: every layer and stage calls them, with few different arguments.
         self.load_ps, self._scalars = cache(self._load_ps), cache(datasheet_scalars)
         self.collective, self.sent = cache(self._collective), cache(self._sent)
         self.dispatched_ps = cache(self._dispatched_ps)
@@ -176,7 +179,7 @@ class Timings:
         return number
 
     def nodes(self, pattern: int) -> int:
-        """Over how many nodes the first group of a pattern is spread."""
+        """The number of nodes of the first group of a pattern."""
         return len({self.alike.neighbourhood(device) for device, _ in self.flows[pattern][0]})
 
     def _collective(self, name: str, size: int, pattern: int) -> CollectiveCost:
@@ -185,12 +188,12 @@ class Timings:
         return self.model.cost(name, group, size, beside)
 
     def collective_ps(self, name: str, size: int, pattern: int) -> int:
-        """How long such a collective takes."""
+        """The ps of ``collective``."""
         return self.collective(name, size, pattern).ps
 
     def _dispatched_ps(self, size: int, pattern: int, rate: Fraction) -> int:
-        """How long it takes to send tokens within the first group of a pattern: at a share of the
-        bandwidth between two devices of a node, between nodes as an all_to_all of them.
+        """The ps to send tokens within the first group of a pattern: inside a node at a share
+        ``rate`` of the bandwidth between two devices, between nodes as an all_to_all.
         """
         if self.nodes(pattern) > 1:
             return self.collective_ps("all_to_all", size, pattern)
@@ -199,9 +202,9 @@ class Timings:
         return _checked(picoseconds(Fraction(size) / (rate * wire.bandwidth) + wire.latency))
 
     def _sent(self, size: int, pattern: int) -> list[tuple[int, int]]:
-        """How long (ps) the flows of each group of a pattern take, and their latency.
+        """The ps that the flows of each group of a pattern take, and their latency in ps.
 
-        They share bandwidth with the groups that cross the same half-links.
+        Groups that cross the same half-links share their bandwidth.
         """
         groups = self.flows[pattern]
         crossed, sent = [self._crossed(flows) for flows in groups], []
@@ -218,22 +221,22 @@ class Timings:
         return {link for pieces in routes for piece in pieces for link in piece.half_links}
 
     def _load_ps(self, kind: str, loads: Loads) -> int:
-        # Added up in order: sum() compensates rounding on newer Pythons, and answers would differ.
+        # Added in a loop: sum() compensates rounding on newer Pythons, so results would differ.
         total, known = 0.0, dict[int, float]()
         for load in loads:
-            # Experts are many, and the same.
+            # Many experts share a load object.
             if id(load) not in known:
                 known[id(load)] = self.part(kind, load).seconds
             total += known[id(load)]
         return _checked(picoseconds(rounded(total)) if loads else 0)
 
     def part(self, kind: str, load: Kernel) -> Share:
-        """The cost of a kernel: of the op like it by the ladder, else by the datasheet."""
+        """The cost of a kernel: by the ladder that of an op like it, else by the datasheet."""
         if self.costs.profiles and load.key:
             source = self._source.get(kind, kind)
             key = device_prefix(source) + load.key[len(device_prefix("")) :]
             cost = self.costs.cost_of_key(key, load.like, source)
-            # A datasheet says more of the kernel itself than of an op that is like it.
+            # A datasheet estimate is better made for the kernel itself than for an op like it.
             if cost is not None and cost.rung != ROOFLINE:
                 seconds = float(cost.seconds) * load.share * self._changed(kind, load)
                 return Share(seconds, cost.rung, cost.rel_err, load.op_class, key)
@@ -246,12 +249,12 @@ class Timings:
         return Share(seconds, ROOFLINE, error, load.op_class, name)
 
     def dispatch(self, kind: str) -> Fraction:
-        """Seconds in which the host of a device dispatches a small op."""
+        """The seconds in which the host of a kind of device dispatches a small op."""
         seconds = self.specs[kind].dispatch
         return DISPATCH if seconds is None else seconds
 
     def _changed(self, kind: str, load: Kernel) -> float:
-        """How many times as long a kernel takes as on the device that was measured."""
+        """The time of a kernel relative to its time on the measured device, by datasheets."""
         then = self._measured.get(kind)
         if then is None:
             return 1.0
@@ -267,12 +270,12 @@ class Timings:
 
 
 class Durations:
-    """Durations (ps) by number: each an array with one for each group of its class.
+    """Durations by number. ``columns`` has for each number an array of ps, with an entry for each
+    group of its class, or a single entry for all.
 
-    ``columns`` hold them (or one for all), ``lags`` the latencies behind them, ``parts`` what
-    the kernels of each cost by rung of the ladder, ``tabled`` the share of a collective that tables
-    tell. Raises InputError where a kind of
-    device has no datasheet, or a task takes too long.
+    ``lags`` are the latencies after the durations, in the same form; ``parts`` the costs of the
+    kernels of each duration; ``tabled`` the share of a collective's time that comes from tables.
+    Raises InputError where a kind of device has no datasheet, or a task takes too long.
     """
 
     def __init__(
@@ -293,7 +296,7 @@ class Durations:
         self.lags: list[Ints] = []
         self.parts: dict[int, tuple[Share, ...]] = {}
         self.tabled: dict[int, float] = {}
-        # Each is asked for by every layer and stage, with few different arguments.
+        # Cached: every layer and stage calls them, with few different arguments.
         self.compute, self.copy = cache(self._compute), cache(self._copy)
         self.thread, self.host = cache(self._thread), cache(self._host)
         self.collective, self.transfer = cache(self._collective), cache(self._transfer)
@@ -309,14 +312,14 @@ class Durations:
         return all(bool((column == column[0]).all()) for column in (*self.columns, *self.lags))
 
     def _compute(self, rank: int, loads: Loads, part: int = 0, parts: int = 1) -> int:
-        """The number of what a device of a rank takes for these loads, or for one of equal parts
-        of them.
+        """The number of the duration of these loads, or of one of equal parts of them, on the
+        devices of a rank.
         """
         loads = self._computed(rank, loads)
         kinds, sorts = self._kinds[rank], self._sorts[rank]
         taken = {sort: self._load_ps(*sort, loads) for sort in dict.fromkeys(sorts)}
         times = [taken[sort] for sort in (sorts if len(taken) > 1 else sorts[:1])]
-        # Rounded so that the parts add up to the whole.
+        # Rounding makes the parts add up to the whole.
         number = self._add([ps * (part + 1) // parts - ps * part // parts for ps in times])
         shares = (self.timings.part(kinds[0], load) for load in loads)
         self.parts[number] = tuple(
@@ -325,7 +328,7 @@ class Durations:
         return number
 
     def _load_ps(self, kind: str, speed: Fraction, loads: Loads) -> int:
-        """How long loads take on a device of a kind that runs at a share of its speed."""
+        """The ps of loads on a device of a kind that runs at a share ``speed`` of its speed."""
         return _checked(-int(-self.timings.load_ps(kind, loads) // speed))
 
     def _host(self, rank: int) -> Host | None:
@@ -349,23 +352,23 @@ class Durations:
         return host is not None and host.mode == "graph"
 
     def _computed(self, rank: int, loads: Loads) -> Loads:
-        """The loads without what a host launches, where a thread or a graph takes its place."""
+        """The loads, without those of host launches where a thread or a graph does these."""
         is_told = self.has_host_times and self.host(rank) is not None
         if not (is_told or self.is_replayed(rank)):
             return loads
         return tuple(load for load in loads if not load.launches)
 
     def _thread(self, seconds: Fraction) -> int:
-        """The number of what a host does for so long."""
+        """The number of a duration of ``seconds`` on a host's thread."""
         return self._add([_checked(picoseconds(seconds), "host_time")])
 
     def _copy(self, size: int) -> int:
-        """The number of a copy to or from host memory."""
+        """The number of the duration of a copy to or from host memory."""
         seconds = Fraction(size) / self.parallelism.host_rate
         return self._add([_checked(picoseconds(seconds), "host_bandwidth")] * self.grid.copies)
 
     def _listed(self, rank: int, size: int, parts: int) -> int:
-        """How long (ps) the parts of a list are copied, each by a kernel that its host launches."""
+        """The ps to copy a list of ``parts`` tensors, each by a kernel that the host launches."""
         part = -(-size // parts)
         copy = (Kernel("part", "data_movement", DTYPE, 0, part, part, ""),)
         each = (
@@ -375,7 +378,9 @@ class Durations:
         return parts * max(each)
 
     def _collective(self, kind: int, rank: int, name: str, size: int, parts: int = 0) -> int:
-        """The number of a collective of a class of groups; ``size`` in bytes as by nccl-tests."""
+        """The number of the duration of a collective of a class of groups; ``size`` is in bytes, as
+        nccl-tests counts them; a list of ``parts`` is copied part by part.
+        """
         places, numbers = self._places(kind, rank)
         costs = [self.timings.collective(name, size, pattern) for pattern in places]
         more = self._message + (self._listed(rank, size, parts) if parts else 0)
@@ -385,7 +390,7 @@ class Durations:
         return number
 
     def _dispatched(self, rank: int, size: int, dispatcher: Dispatcher, is_launched: bool) -> int:
-        """The number of what it takes to send tokens to experts, or back."""
+        """The number of the duration of sending tokens to experts, or back."""
         places, numbers = self._places(EXPERT, rank)
         rate = dispatcher.rate_over(self.grid.ep)
         if rate is None:
@@ -396,8 +401,8 @@ class Durations:
         return self._add([durations[n] for n in numbers] if len(places) > 1 else durations)
 
     def _beside(self, rank: int, moved: int, loads: Loads, share: Fraction, kept: Fraction) -> int:
-        """The number of what is left of a collective, by its number, that goes on beside a share of
-        these loads: a share of itself at the least.
+        """The number of the duration that is left of a collective (number ``moved``) beside a
+        ``share`` of these loads; at least its share ``kept`` is left.
         """
         kinds, loads = dict.fromkeys(self._kinds[rank]), self._computed(rank, loads)
         hidden = min(self.timings.load_ps(kind, loads) for kind in kinds) * share
@@ -407,12 +412,12 @@ class Durations:
         return number
 
     def nodes(self, kind: int, rank: int) -> int:
-        """Over how many nodes a group of a class is spread, at most."""
+        """The most nodes of a group of a class."""
         return max(map(self.timings.nodes, self._places(kind, rank)[0]))
 
     def _places(self, kind: int, rank: int) -> tuple[list[int], list[int]]:
-        """The patterns of a class of groups, and the place among them of each group's."""
-        # The devices of a rank are those of its place among ranks of so many devices.
+        """The patterns of a class of groups, and for each group the place of its pattern."""
+        # The rank and the number of its devices determine its devices.
         key = kind, rank, self.grid.copies, *self.grid.degrees(kind)
         if key not in self.timings.places:
             self.timings.places[key] = self._places_of(kind, rank)
@@ -427,17 +432,19 @@ class Durations:
         places: dict[int, int] = {}
         numbers: list[int] = []
         for group, near in enumerate(homes):
-            # The group itself first, then those beside it in their order.
+            # The group itself comes first, then its neighbours in their order.
             beside = {group: None}
             for home in near:
                 beside |= by_home[home]
-            # Its number stands for it: a pattern is as long as all of its groups together.
+            # Patterns are kept by number, because they are as long as all of their groups together.
             pattern = self.timings.pattern([[(d, d) for d in members[other]] for other in beside])
             numbers.append(places.setdefault(pattern, len(places)))
         return list(places), numbers
 
     def _transfer(self, source: int, destination: int, size: int) -> int:
-        """The number of a transfer between ranks: all parts of all replicas send at once."""
+        """The number of the duration of a transfer between ranks, which all parts of all replicas
+        send at once.
+        """
         tp, dp = self.parallelism.tp, self.parallelism.replicas
         sent: dict[int, tuple[int, int]] = {}
         for numbers, pattern in self._parts(source, destination):
@@ -448,7 +455,7 @@ class Durations:
         return self._add(durations, [_checked(lag + self._message) for lag in lags])
 
     def _parts(self, source: int, destination: int) -> list[Crossing]:
-        """The replicas by those that share nodes: they alone can slow each other down."""
+        """The replicas in sets that share nodes, for only these can slow each other."""
         key = source, destination, self.grid.copies, self.grid.tp
         if key not in self.timings.parts:
             tp, devices = self.grid.tp, self.grid.devices
@@ -461,7 +468,7 @@ class Durations:
         return self.timings.parts[key]
 
     def _neighbours(self, groups: Sequence[Sequence[Flow]]) -> Iterable[list[int]]:
-        """The numbers of groups of flows, together where they share nodes, directly or not."""
+        """The sets of groups of flows that share nodes, directly or through others."""
         near, first = Groups(len(groups)), dict[int, int]()
         for number, flows in enumerate(groups):
             homes = {self.timings.alike.neighbourhood(device) for flow in flows for device in flow}
@@ -471,7 +478,7 @@ class Durations:
             parts.setdefault(root, []).append(number)
         return parts.values()
 
-    # A single number where all groups are equal: it is spread only when tasks are made.
+    # Where all groups are equal, a single entry serves all until tasks are made.
     def _add(self, durations: Sequence[int], lags: Sequence[int] = (0,)) -> int:
         self.columns.append(np.array(durations, np.int64))
         self.lags.append(np.array(lags, np.int64))

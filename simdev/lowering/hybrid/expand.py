@@ -1,9 +1,11 @@
-"""From rows to tasks: of every row a task for each group of its class, with edges where they meet.
+"""From rows to tasks: each row becomes a task for each group of its class, with edges between
+groups that have devices in common.
 
-Task ``offset[row] + group``. An edge between two rows joins a group of the one with each group of
-the other that has a device in common with it (the same place g, on another rank of the pipeline).
-All of it is done on columns. ``lower_hybrid`` calls ``expand`` once a step. Roles of rows are those
-of ``nouns.models.large.roles``; a new one needs its kind of task here (``_KIND_OF_ROLE``).
+The task of a row and group is ``offset[row] + group``. An edge between two rows joins each group of
+the first with each group of the second that contains one of its devices (the same g, on any rank of
+the pipeline). All of this is done on columns. ``lower_hybrid`` calls ``expand`` once for a step.
+Roles of rows are in ``nouns.models.large.roles``; a new role needs its kind of task here
+(``_KIND_OF_ROLE``).
 """
 
 from __future__ import annotations
@@ -60,13 +62,13 @@ class _Expansion:
 
     @cached_property
     def borders(self) -> list[int]:
-        """The first row of each action, and of the rows behind the last one of a rank; the end."""
+        """The first rows of actions, and of the rows after a rank's last action; last the end."""
         action, rank = self.columns["action"], self.columns["rank"]
         changes = (np.diff(action) != 0) | (np.diff(rank) != 0)
         return [0, *(np.flatnonzero(changes) + 1).tolist(), len(action)]
 
     def place(self, row: int) -> int:
-        """How many rows of its action before it have its role and its layer."""
+        """The number of earlier rows of a row's action with the same role and layer."""
         after = bisect_right(self.borders, row)
         first, end = self.borders[after - 1 : after + 1]
         if first not in self.places:
@@ -75,7 +77,7 @@ class _Expansion:
 
 
 def _places(role: Ints, layer: Ints) -> list[int]:
-    """Of each row how many before it have the same role and layer."""
+    """For each row, the number of earlier rows with the same role and layer."""
     order = np.lexsort((layer, role))
     differs = (np.diff(role[order]) != 0) | (np.diff(layer[order]) != 0)
     begins = np.concatenate((np.zeros(1, np.int64), np.flatnonzero(differs) + 1))
@@ -86,9 +88,8 @@ def _places(role: Ints, layer: Ints) -> list[int]:
 
 
 def expand(program: Program, grid: RankGrid, cluster: Cluster) -> tuple[TaskGraph, Ints]:
-    """The tasks of a program on a grid, all copies or with ``grid.collapsed`` one of each rank.
-
-    Beside them the row of each task.
+    """The tasks of a program on a grid, and the row of each task. With ``grid.collapsed`` a rank
+    has one device, else all of its copies.
     """
     columns = program.columns()
     kind = np.array([queue.groups for queue in QUEUES], np.int64)[columns["queue"]]
@@ -110,7 +111,7 @@ def _tasks(x: _Expansion, row: Ints) -> tuple[Tasks, tuple[Resource, ...]]:
     to = np.where(columns["role"] == PIPELINE, columns["layer"], columns["rank"]) * x.grid.copies
     resource, resources = _resources(x, first)
     durations = x.program.durations
-    # Columns may be one object: nobody writes into those of a task graph.
+    # Columns may share an array, because columns of a task graph are never written.
     zero, nothing = np.zeros(count, np.int64), np.full(count, -1, np.int64)
     tasks = Tasks(
         name=Lazy(count, lambda task: f"{_row_name(x, int(row[task]))} {x.devices[source[task]]}"),
@@ -133,8 +134,8 @@ def _tasks(x: _Expansion, row: Ints) -> tuple[Tasks, tuple[Resource, ...]]:
 
 
 def _sharing(x: _Expansion, tasks: Tasks, row: Ints) -> tuple[Sharing, ...]:
-    """By task the device on which it computes, or those of its collective, where both slow each
-    other.
+    """The devices on which each task computes, and those of each collective, where both slow each
+    other; else empty.
     """
     slowdown = Fraction(x.program.parallelism.slowdown)
     if slowdown == 1:
@@ -155,7 +156,9 @@ def _sharing(x: _Expansion, tasks: Tasks, row: Ints) -> tuple[Sharing, ...]:
 
 
 def _duration(columns: list[Ints], number: Ints, row: Ints, group: Ints) -> Ints:
-    """Ps of each task: its row's where all groups take equally long, else its group's."""
+    """The ps of each task: those of its row where all groups take equally long, else of its
+    group.
+    """
     durations: Ints
     if all(bool((column == column[0]).all()) for column in columns):
         durations = np.array([column[0] for column in columns], np.int64)[number][row]
@@ -194,12 +197,12 @@ def _resources(x: _Expansion, firsts: Ints) -> tuple[Ints, tuple[Resource, ...]]
 
 
 def _successors(x: _Expansion) -> Rows:
-    """All edges: of each task to those tasks of the target row whose groups meet its own."""
+    """All edges: from each task to the tasks of the target row whose groups meet its group."""
     kind, offset = x.kind, x.offset
     source, target = np.concatenate(x.program.sources), np.concatenate(x.program.targets)
     order = np.argsort(source, kind="stable")
     source, target = source[order], target[order]
-    # A slot for each task and edge of its row: those of a task follow one another.
+    # There is a slot for each task and edge of its row; the slots of a task are consecutive.
     degree = np.bincount(source, minlength=len(kind))
     first = np.cumsum(degree) - degree
     slots = np.cumsum(degree * x.sizes)
@@ -224,8 +227,8 @@ def _successors(x: _Expansion) -> Rows:
 
 
 def _meeting(grid: RankGrid, a: int, b: int) -> Ints:
-    """For each group of class a, the groups of class b that have a device in common with it, and
-    NONE behind them where others meet more.
+    """For each group of class a, the groups of class b that have a device in common with it, padded
+    with NONE.
     """
     pairs = np.unique(np.stack((grid.groups[a], grid.groups[b]), axis=1), axis=0)
     counts = np.bincount(pairs[:, 0])
@@ -275,9 +278,8 @@ def _buffers(x: _Expansion) -> Buffers:
 
 
 def _row_name(x: _Expansion, row: int) -> str:
-    """``2F7/layer_13/forward``: action, layer, and role (numbered, where an action has several).
-
-    Names are put together when somebody reads one: a large step has millions.
+    """The name of a row, like ``2F7/layer_13/forward``: action, layer, and role (numbered, where an
+    action has several). Names are made when they are read: a large step has millions.
     """
     columns = x.columns
     action, layer, role = (int(columns[name][row]) for name in ("action", "layer", "role"))

@@ -1,13 +1,14 @@
 """The rows of a rank for one action of the schedule.
 
 Replicas send each other parameters and gradients bucket by bucket. From ZeRO 2 on gradients are
-reduced by bucket while the backward goes on, which waits where more than ``in_flight`` of them are
-still on their way: FSDP2 has one reduce_scatter in flight (``FSDPParamGroup.post_backward``),
-DeepSpeed two buckets, of which one is being filled (``overlap_comm``; without it none is in
-flight). ZeRO 3 gathers ``prefetch`` buckets ahead: with one ahead two are there, to which FSDP,
-too, limits them (``limit_all_gathers``). A bucket is a layer, as FSDP is wrapped, the embedding or
-the classifier. A layer of more than ``bucket`` parameters is cut, for DeepSpeed's buckets hold no
-more (``reduce_bucket_size``); that its parts are equal is ours.
+reduced by bucket while the backward goes on; the backward waits where more than ``in_flight``
+buckets are still under way. FSDP2 has one reduce_scatter in flight
+(``FSDPParamGroup.post_backward``), DeepSpeed two buckets, one of which is being filled
+(``overlap_comm``; without it none is in flight). ZeRO 3 gathers ``prefetch`` buckets ahead: with
+one ahead there are two at a time, which is also FSDP's limit (``limit_all_gathers``). A bucket is a
+layer, as FSDP is usually wrapped, the embedding or the classifier. A layer of more than ``bucket``
+parameters is cut, because DeepSpeed's buckets hold no more (``reduce_bucket_size``); equal parts
+are our assumption.
 """
 
 from __future__ import annotations
@@ -72,17 +73,17 @@ ROLES = {
 Calls = Sequence[tuple[str, int]]
 """Collectives by name, and their bytes as nccl-tests count them."""
 Beside = tuple[str, Fraction, Fraction]
-"""A product beside which a collective goes on: the share of the product that hides the collective,
-and the share of the collective left in any case.
+"""A product beside which a collective runs: its name, the share of the product that hides the
+collective, and the share of the collective that is left in any case.
 """
 _NOTHING = "", Fraction(0), Fraction(0)
 
 
 def template_of(program: Program, part: Part) -> Template:
-    """The rows of the rank of a stage for an action of a part of the schedule."""
+    """The rows of a stage's rank for an action of a part of the schedule."""
     way, stage, kind = part
     writer = Writer(program, program.rank(stage, way), kind)
-    # A backward meets all in reverse.
+    # A backward goes through stages, layers and ends in reverse.
     step, stages = 1 if kind == FORWARD else -1, range(program.schedule.stages)
     if kind != WEIGHT and stage - step in stages:
         writer.receive(program.rank(stage - step, way))
@@ -90,7 +91,7 @@ def template_of(program: Program, part: Part) -> Template:
         writer.add_end(ENDS[::step][0])
     for number in program.stage_layers[stage][::step]:
         writer.add_layer(number)
-    # The gradient of the embedding's input has no reader: there is only that of its weights.
+    # The embedding has only a gradient of weights, for no op reads that of its input.
     if stage + step not in stages and kind != INPUT:
         writer.add_end(ENDS[::step][1])
     if kind != WEIGHT and stage + step in stages:
@@ -106,14 +107,14 @@ class Writer(Template):
         self.program, self.shard, self.kind = program, program.shard, kind
         self.parallelism = p = program.parallelism
         self.is_split = p.sequence_parallel
-        # The ranks of tp share out a tensor that all of them have, to send it.
+        # Each rank of tp sends its share of a tensor that all of them have.
         self.is_scattered = p.scatter_gather and p.tp > 1 and not p.sequence_parallel
         self.makes_input_gradient = kind in (BACKWARD, INPUT)
         self.reduces = p.zero >= 2 and kind in (BACKWARD, WEIGHT)
         self.gathers_again = kind != WEIGHT and p.reshard_after_forward
 
     def receive(self, source: int) -> None:
-        """Gather what the stage before or after scattered, where it runs on another rank."""
+        """Gather the tensor that the stage before or after scattered, if it is on another rank."""
         if self.is_scattered and source != self.rank:
             self._tensor([("all_gather", self.shard.rows_bytes)])
 
@@ -132,8 +133,8 @@ class Writer(Template):
         return -(-self.shard.rows_bytes // parts)
 
     def add_end(self, end: str) -> Writer:
-        """The embedding or the classifier, with what joins the parts that the ranks of tp have.
-        Returns itself.
+        """Add the embedding or the classifier, with the collectives that join the parts of the
+        ranks of tp. Returns itself.
         """
         shard, kind, words = self.shard, self.kind, self.shard.words_bytes
         is_classifier = end == "classifier"
@@ -152,7 +153,7 @@ class Writer(Template):
         return self
 
     def _add_end_turn(self, end: str, loads: Loads) -> None:
-        """An end's turn. The gradient of the embedding's table does not need the table."""
+        """Add the turn of an end. The gradient of the embedding's table does not need the table."""
         size, used = self.shard.embedding_parameters, self.kind == FORWARD
         if end == "classifier":
             size = self.shard.classifier_parameters
@@ -166,7 +167,7 @@ class Writer(Template):
         self._add_turn(self.ends[end])
 
     def add_layer(self, number: int) -> Writer:
-        """A layer's visit, with what it exchanges. Returns itself."""
+        """Add a layer's visit, with its collectives. Returns itself."""
         model, shard = self.shard.model, self.shard
         is_offloaded = number in self.program.offloaded
         moved = self.program.footprint(number).saved if is_offloaded else 0
@@ -191,14 +192,14 @@ class Writer(Template):
         return self
 
     def _block(self, number: int) -> Block:
-        """The block of a layer: layers of one kind have one."""
+        """The block of a layer; layers of a kind share it."""
         kind, blocks = self.shard.model.kind_of(number), self.program.blocks
         if kind not in blocks:
             blocks[kind] = layer(self.shard, number)
         return blocks[kind]
 
     def _add_layer_turns(self, number: int, block: Block, fetch: int) -> None:
-        """The computing of a layer, behind the forward that full recomputation repeats."""
+        """Add the computation of a layer, after the forward that full recomputation repeats."""
         gathers = self.parallelism.zero == 3 and (self.kind == FORWARD or self.gathers_again)
         again = number in self.program.again and self.makes_input_gradient
         parts = buckets_of(self.shard, self.parallelism, number)
@@ -211,7 +212,7 @@ class Writer(Template):
         whole = again and parts == 1
         role, loads = ROLES[self.kind], _loads(block, self.kind)
         self._add_turns(number, parts, role, loads, gathers and not whole, self.reduces, fetch)
-        if whole:  # what was gathered for the first turn serves the second, too
+        if whole:  # the parameters gathered for the first turn serve the second, too
             first, second = self.turns[-2:]
             self.turns[-2:] = [first._replace(last=second.last, reduced=second.reduced)]
 
@@ -225,7 +226,7 @@ class Writer(Template):
         reduces: bool,
         fetch: int,
     ) -> None:
-        """The turns of a layer that computes these loads, one for each of its buckets.
+        """Add the turns of a layer that computes these loads, one for each of its buckets.
 
         ``gathers``: parameters are collected before; ``reduces``: gradients are summed after.
         """
@@ -240,23 +241,25 @@ class Writer(Template):
             self._add_turn(Turn(number, row, row, gathered, reduced, fetched))
 
     def _add_turn(self, turn: Turn) -> None:
-        """A turn, and what its rows wait for."""
+        """Add a turn, and the edges of its rows."""
         self.turns.append(turn)
         self.edges += [(sent.row, turn.first) for sent in turn.gathers]
         self.edges += [(turn.last, sent.row) for sent in turn.reduced]
         if turn.fetch != NONE:
             self.edges.append((turn.fetch, turn.first))
 
-    # What replicas send each other
+    # Collectives of replicas
 
     def gather(self, sizes: Sequence[int], number: int = NO_LAYER) -> tuple[Sent, ...]:
-        """Parameters from all replicas: so many of a layer, and of its experts."""
+        """Gather parameters from all replicas; ``sizes`` are the numbers of parameters outside of
+        experts and of experts.
+        """
         each = self.program.gathered_bytes(number)
         return self._among_replicas("all_gather", sizes, each, number)
 
     def reduce(self, sizes: Sequence[int], number: int = NO_LAYER) -> tuple[Sent, ...]:
-        """Gradients over all replicas; each keeps its share from ZeRO 1 on, and sums it with those
-        of other groups of replicas, unless these wait for the last microbatch.
+        """Reduce gradients over all replicas. From ZeRO 1 on each replica keeps its share, and sums
+        it with other groups of replicas, unless these sums wait for the last microbatch.
         """
         p = self.parallelism
         name = "reduce_scatter" if p.zero else "all_reduce"
@@ -268,7 +271,7 @@ class Writer(Template):
     def sum_groups(
         self, sizes: Sequence[int], number: int, sent: Sequence[Sent]
     ) -> tuple[Sent, ...]:
-        """The sums over groups of replicas, behind what is ``sent`` within them."""
+        """Sum gradients over groups of replicas, after the collectives ``sent`` within them."""
         scattered, summed = iter(sent), list[Sent]()
         queues = REPLICA_QUEUE, EXPERT_REPLICA_QUEUE
         for queue, size, count in zip(queues, sizes, self.parallelism.sharers, strict=False):
@@ -283,7 +286,9 @@ class Writer(Template):
     def _copied(
         self, gathered: Sequence[int], reduced: Sequence[int], number: int = NO_LAYER
     ) -> Loads:
-        """Copies of so many parameters and gradients to and from the buffers of collectives."""
+        """The loads that copy these numbers of parameters and gradients to and from the buffers of
+        collectives.
+        """
         sums = (
             sum(
                 size
@@ -307,7 +312,7 @@ class Writer(Template):
         ]
         return tuple(Sent(row, size, row) for row, size in rows)
 
-    # What the other ranks of a replica send
+    # Collectives within a replica
 
     def _tensor(self, calls: Calls, number: int = NO_LAYER) -> None:
         if self.parallelism.tp > 1:
@@ -317,10 +322,11 @@ class Writer(Template):
     def _gather_again(
         self, block: Block, products: Mapping[str, int], number: int = NO_LAYER
     ) -> None:
-        """Gather the inputs of products from a split sequence, so many bytes each, once more for
-        the gradient of their weights: as far as it takes longer than the gradient of their input.
+        """Gather the inputs of ``products`` (bytes by name) from a split sequence again, for the
+        gradient of their weights: only the time by which this exceeds the gradient of their input.
 
-        The tokens that experts get are there (ours), as all are where autograd keeps them.
+        The tokens of experts are not gathered again (our assumption), nor any where autograd keeps
+        them.
         """
         p = self.parallelism
         again = p.tp > 1 and self.is_split and not self.shard.software.plain
@@ -329,8 +335,8 @@ class Writer(Template):
             self._tensor_beside(("all_gather", size), block.backward, beside, number)
 
     def _around(self, part: tuple[str, str], calls: Calls, number: int, kind: str) -> None:
-        """Collectives of tp around a part of a layer, one way; beside its products where they
-        overlap.
+        """Add the collectives of tp around a part of a layer, in one direction, beside its products
+        where they overlap.
         """
         of_experts = part == _MLP and self.shard.model.is_moe(number)
         beside = {} if of_experts else self._beside(part, number, kind)
@@ -341,7 +347,7 @@ class Writer(Template):
     def _tensor_beside(
         self, call: tuple[str, int], loads: Loads, beside: Beside, number: int = NO_LAYER
     ) -> None:
-        """A collective of tp, as far as it takes longer than what it goes on beside, if at all."""
+        """Add a collective of tp: only the time that is not hidden by the product beside it."""
         product, *shares = beside
         hides = tuple(load for load in loads if load.kind == product)
         if not hides:
@@ -360,12 +366,13 @@ class Writer(Template):
         return f"{product} dw", Fraction(1), _TAKEN
 
     def _beside(self, part: tuple[str, str], number: int, kind: str) -> Mapping[str, Beside]:
-        """By collective around a part of a layer what it goes on beside.
+        """The product beside each collective around a part of a layer, by collective.
 
-        Tokens are gathered around a ring by copy engines, and a rank begins with those that it
-        has. Forward a sum follows its product split by split, backward it goes on beside the
-        gradient of the weights, which lacks the multiprocessors that it takes. What is made narrow
-        behind a gather waits for all of it. A product takes as long in pieces as whole (ours).
+        Copy engines gather tokens around a ring, and a rank begins with its own tokens. In the
+        forward a sum follows its product split by split; in the backward it runs beside the
+        gradient of weights, which then lacks the multiprocessors that the sum takes. Tensors that
+        are made narrow after a gather wait for all of it. A product takes as long in pieces as
+        whole (our assumption).
         """
         p, (first, last) = self.parallelism, part
         split, beside = Fraction(_SPLITS - 1, _SPLITS), dict[str, Beside]()
@@ -380,10 +387,11 @@ class Writer(Template):
         return beside
 
     def _add_context(self, number: int, kind: str) -> None:
-        """Keys and values of the other parts of each sample, and gradients back to them.
+        """Add the exchange of keys and values between the parts of each sample, and of their
+        gradients.
 
-        Around a ring they take as long as if they were gathered and scattered (ours), beside
-        attention to all parts but the first (Liu et al. 2023, section 3).
+        Around a ring it takes as long as a gather and scatter (our assumption), beside attention to
+        all parts but the first (Liu et al. 2023, section 3).
         """
         p, size = self.parallelism, self.shard.context_bytes
         if p.cp == 1:
@@ -400,15 +408,15 @@ class Writer(Template):
         self.add(CONTEXT_QUEUE, left, size, number)
 
     def exchange(self, number: int, kind: str, is_whole: bool = True) -> Writer:
-        """Collectives of tp in a layer, one way, of the parts of each sample, and of experts, which
-        get tokens and send them back. Returns itself.
+        """Add the collectives of a layer in one direction: those of tp, of the parts of each
+        sample, and of experts, which get tokens and send them back. Returns itself.
 
-        Of tp there is one for each of the two parts, two where the sequence is split; between the
-        experts each token is there top_k times. Made again, a layer that is not ``is_whole`` ends
-        before its last collective.
+        tp has one for each of the two parts of a layer, two where the sequence is split; each token
+        goes to top_k experts. A recomputed layer that is not ``is_whole`` ends before its last
+        collective.
         """
         shard, is_gradient = self.shard.of_layer(number), kind != FORWARD
-        # Backward the gradient of what attention puts out comes in, and that of its input goes out.
+        # In the backward the gradient of attention's output comes in, that of its input goes out.
         into, out = (shard.gathered_bytes, shard.words_bytes)[:: -1 if is_gradient else 1]
         first = self._calls(shard.joined_bytes(into, is_gradient), out)
         second = self._second_calls(number, is_gradient)
@@ -419,14 +427,14 @@ class Writer(Template):
         return self
 
     def _calls(self, gathered: int, scattered: int) -> Calls:
-        """Collectives of tp around a part of a layer, one way."""
+        """The collectives of tp around a part of a layer, in one direction."""
         if not self.is_split:
             return [("all_reduce", scattered)]
         return [("all_gather", gathered), ("reduce_scatter", scattered)]
 
     def _second_calls(self, number: int, is_gradient: bool = False) -> Calls:
-        """Collectives of tp in a layer's second part, one way. Tokens of experts are gathered in
-        16 bits.
+        """The collectives of tp in a layer's second part, in one direction. Tokens of experts are
+        gathered in 16 bits.
         """
         shard, model, size = self.shard.of_layer(number), self.shard.model, self.shard.words_bytes
         if not self.is_split or not model.is_moe(number):
@@ -437,8 +445,8 @@ class Writer(Template):
         return self._calls(second, second) if second else []
 
     def _exchange_tokens(self, number: int, kind: str, is_again: bool = False) -> None:
-        """Tokens to their experts, and back; on a grid of the experts' own to all parts of them,
-        whose outputs are summed.
+        """Add the sending of tokens to their experts and back. Where experts have their own grid,
+        tokens go to all parts of an expert, whose outputs are summed.
         """
         p, shard = self.parallelism, self.shard
         if not shard.model.is_moe(number):
@@ -446,7 +454,7 @@ class Writer(Template):
         sizes = shard.exchanged_bytes(self.durations.nodes(EXPERT, self.rank)) if p.ep > 1 else ()
         self._send_tokens(number, kind, sizes[:1], is_again)
         if p.is_folded and p.expert_tp > 1:
-            # Between the way there and the way back.
+            # These collectives come between the way to the experts and the way back.
             for name in ("all_gather", "reduce_scatter"):
                 self.collective(EXPERT_TENSOR_QUEUE, name, shard.gathered_expert_bytes, number)
         self._send_tokens(number, kind, sizes[1:], is_again)
@@ -454,7 +462,9 @@ class Writer(Template):
     def _send_tokens(
         self, number: int, kind: str, sizes: Sequence[int], is_again: bool = False
     ) -> None:
-        """Tokens sent one way, beside the computing of another microbatch where that is told."""
+        """Add the sending of tokens in one direction, beside the computation of another microbatch
+        under ``ep_comm_overlap``.
+        """
         setting, p = self.shard.setting, self.parallelism
         for size in sizes:
             is_launched = setting.graphs != "full" and not self.durations.is_replayed(self.rank)
@@ -467,14 +477,14 @@ class Writer(Template):
             self.add(EXPERT_QUEUE, sent, size, number)
 
     def _exchange_again(self, number: int) -> None:
-        """Collectives within what selective recomputation makes again."""
+        """Add the collectives that selective recomputation repeats."""
         shard, model = self.shard.of_layer(number), self.shard.model
         is_moe = model.is_moe(number)
         second = ("moe" if is_moe else "mlp") in shard.again
         if second:
             self._exchange_tokens(number, FORWARD, is_again=True)
         if "per_op" in shard.again and self.is_split and shard.software.plain:
-            # What was scattered is kept.
+            # Scattered tensors are kept.
             sizes = shard.gathered_bytes, shard.words_bytes
             self._tensor([("all_gather", shard.joined_bytes(size)) for size in sizes], number)
         if "mla_up_proj" in shard.again and model.kv_latent and self.is_split:

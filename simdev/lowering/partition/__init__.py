@@ -1,10 +1,9 @@
-"""The pass that splits ops: a graph in, a graph of shards out, every one of them placed.
+"""The pass that splits ops: it turns a graph into a graph of shards, all of them placed.
 
-Each op becomes its shards, each reader gets exactly the regions that it needs, partial results are
-added up where their values are needed. What follows (transfers, memory, order, engines, checker)
-sees an ordinary graph. ``lowering.splitting`` calls it. ``oracle.splits`` runs the same rules op by
-op: it takes sharding.py and sums.py over. Kernels of its own write the inputs of readers, and have
-to give the same integers.
+Each op becomes its shards, each reader gets exactly the regions that it needs, and partial results
+are added up where their values are needed. Later passes, engines and the checker see an ordinary
+graph. ``lowering.splitting`` calls it. ``oracle.splits`` runs the rules of sharding.py and sums.py
+op by op; its kernels write the inputs of readers, and must give the same integers.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Partitioned:
-    """The graph of shards, the device of each by name, and what each was made from."""
+    """The graph of shards, and the device and the origin of each shard by name."""
 
     graph: Graph
     placement: Mapping[str, str]
@@ -51,10 +50,10 @@ def partition(
 ) -> Partitioned:
     """The graph of shards of a strategy.
 
-    Op "conv1" becomes "conv1#0", "conv1#1", .. (or by ``numbers``, where only some of more parts
-    are there; a single part keeps the name); what is added up,
-    synchronised or stored in between becomes "conv1#sum0", "conv1#sync0", "conv1#stored0". Raises
-    InputError with every problem at once.
+    Op "conv1" becomes "conv1#0", "conv1#1", .. (a single part keeps the name; ``numbers`` are the
+    numbers in names where only some parts are simulated). Ops that add up, synchronise or store its
+    outputs are "conv1#sum0", "conv1#sync0", "conv1#stored0". Raises InputError with every problem
+    at once.
     """
     strategy = expanded(graph, cluster, strategy, costs)
     _require_tensors(graph, strategy)
@@ -90,8 +89,8 @@ def _require_tensors(graph: Graph, strategy: Strategy) -> None:
 
 
 def sharded_order(order: Order, graph: Graph, sharded: Partitioned) -> Order:
-    """The order with the priority of an op given to its shards; what was added takes the smallest
-    of its readers.
+    """The order with the priority of each op given to its shards; added ops take the smallest
+    priority of their readers.
     """
     if order.policy != "priority":
         return order
@@ -105,7 +104,7 @@ def sharded_order(order: Order, graph: Graph, sharded: Partitioned) -> Order:
     for op in reversed(ops):
         if origins[op.name].adds_up and op.name in readers:
             priority[op.name] = min(priority[name] for name in readers[op.name])
-    # What names no op stays: the pass that orders queues tells of it.
+    # Unknown names stay, so that the pass that orders queues reports them.
     unknown = {name: value for name, value in order.priority.items() if name not in graph.index}
     return replace(
         order, priority={name: value for name, value in priority.items() if value} | unknown

@@ -1,9 +1,9 @@
-"""An op cut evenly, axis by axis in place of shard by shard: 64 shards of 8 by 8 have 8 intervals
-along each axis, and mostly run one kernel.
+"""Even cuts of an op, described axis by axis instead of shard by shard: 64 shards of 8 by 8 have 8
+intervals along each axis, and mostly run the same kernel.
 
-``oracle.splits`` alone calls it, for changes of single ops. What each shard reads and makes follows
-from its places along the axes; ``geometry.parts`` says the same shard by shard, of any op, and both
-have to agree.
+Only ``oracle.splits`` calls it, for changes of single ops. The regions that a shard reads and makes
+follow from its places along the axes; ``geometry.parts`` computes them shard by shard, for any op,
+and both must agree.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ _CACHED = 65_536
 class Cut:
     """All shards of an op, numbered in row-major order of the axes that are cut.
 
-    ``names``, ``counts`` and ``intervals`` by axis that is cut; ``reads`` by operand and ``makes``
-    by output their dimensions; ``effects`` by output what the cut of each axis does to it. ``runs``
-    holds one shard of each sort that runs the same (without its numbers
-    among partial results and copies), ``same`` by shard which of these it is.
+    ``names``, ``counts`` and ``intervals`` are by axis that is cut. ``reads`` are the dimensions of
+    each operand, ``makes`` those of each output; ``effects`` is the effect of cutting each axis on
+    each output. ``runs`` has a representative of each set of shards that run the same (without its
+    numbers among partial results and copies), ``same`` the number of each shard's set.
     """
 
     names: tuple[str, ...]
@@ -53,15 +53,15 @@ class Cut:
     same: tuple[int, ...]
 
     def addends(self, output: int) -> int:
-        """How many partial results each region of an output has."""
+        """The number of partial results of each region of an output."""
         pairs = zip(self.counts, self.effects[output], strict=True)
         return prod([count for count, effect in pairs if effect == "reduce"])
 
 
 @lru_cache(_CACHED)
 def cut_of(op: Reading, degrees: tuple[tuple[str, int], ...]) -> Cut | None:
-    """So many parts along each axis, which divide it; None where only a look at each shard tells
-    what it reads and makes, and where nothing is cut.
+    """The cut into ``degrees`` parts along each axis, which must divide it. None where nothing is
+    cut, or where regions must be computed shard by shard.
     """
     semantics, degree_of = op.semantics, dict(degrees)
     if semantics is None or not _is_regular(op):
@@ -88,8 +88,8 @@ def cut_of(op: Reading, degrees: tuple[tuple[str, int], ...]) -> Cut | None:
 
 
 def _is_regular(op: Reading) -> bool:
-    """Whether operands are read as they are stored, by every shard, and attributes depend
-    on extents alone.
+    """Whether every shard reads operands as they are stored, and attributes depend on extents
+    alone.
     """
     assert op.semantics is not None
     description = op.semantics.description
@@ -120,8 +120,8 @@ def _is_grid(dims: Sequence[Along]) -> bool:
 def _sorts(
     intervals: Sequence[Sequence[Interval]], tensors: Sequence[Sequence[Along]]
 ) -> tuple[tuple[int, ...], list[tuple[int, ...]]]:
-    """By shard which sort it is of, where those of one sort have equal extents in all; and the
-    place of the first of each sort.
+    """The sort of each shard, where shards of a sort have equal extents along all dimensions; and
+    the place of the first shard of each sort.
     """
     numbers: list[tuple[int, ...]] = [()]
     for axis, parts in enumerate(intervals):
@@ -139,7 +139,7 @@ def _sorts(
 
 
 def regions_read(cut: Cut, operand: int) -> tuple[tuple[Region, ...], tuple[int, ...]]:
-    """The regions of an operand that shards read, and by shard which of these it is."""
+    """The different regions of an operand that shards read, and the number of each shard's."""
     return _regions(cut.counts, cut.reads[operand])
 
 
@@ -147,7 +147,7 @@ def regions_read(cut: Cut, operand: int) -> tuple[tuple[Region, ...], tuple[int,
 def _regions(
     counts: tuple[int, ...], dims: tuple[Along, ...]
 ) -> tuple[tuple[Region, ...], tuple[int, ...]]:
-    """The regions of a tensor, and by shard which of these it is."""
+    """The different regions of a tensor, and the number of each shard's."""
     axes = sorted({dim.axis for dim in dims} - {NONE})
     numbers = numbered(counts, [axis in axes for axis in range(len(counts))])
     regions = []

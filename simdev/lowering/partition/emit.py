@@ -2,7 +2,7 @@
 part.
 
 ``partition`` calls it last. ``Shares`` also serves ``oracle.splits`` and the symmetry of replicas.
-A new field of ``nouns.graph.Op`` that parts share out belongs into ``Shares.fields``.
+A new field of ``nouns.graph.Op`` that is divided among parts belongs in ``Shares.fields``.
 """
 
 from __future__ import annotations
@@ -85,7 +85,9 @@ class Shares:
         return {**kept, **self._strides(kernel), "in": shapes, "dt": dtypes}
 
     def _strides(self, kernel: Kernel) -> dict[str, Any]:
-        """The attribute "strides" of one part: its operands lie as those of the whole op do."""
+        """The attribute "strides" of a part, whose operands have the memory layout of the whole
+        op's.
+        """
         given = layouts(self.op.attrs.get("strides")) or []
         shapes = operand_shapes(self.sharding.graph, self.i)
         sliced = [
@@ -95,8 +97,8 @@ class Shares:
         return {"strides": sliced} if any(sliced) else {}
 
     def _time(self, placed: Placed) -> Any:
-        """The time of one part: of its shape (None), as given for the whole, or divided where the
-        configuration says so.
+        """The time of a part: None (by its shape), the time given for the whole op, or a share of
+        it where the configuration says "divided".
         """
         time, share = self.op.time, placed.part.share
         divides = self.sharding.divided.get(self.i) is not None
@@ -111,7 +113,7 @@ class Shares:
             )
         if time is None:
             return self._divided(share)
-        # Exact: shares of a third would not add up to the whole in floating point.
+        # Fractions, because thirds would not add up to the whole in floating point.
         if isinstance(time, Mapping):
             return {kind: Fraction(seconds) * share for kind, seconds in time.items()}
         return Fraction(time) * share
@@ -123,8 +125,8 @@ class Shares:
         return {kind: cost.seconds * share for kind, cost in costs.items() if cost} or None
 
     def _weight_share(self, placed: Placed) -> Fraction:
-        """The share of the parameters that an op owns; raises InputError where parts would hold the
-        same ones.
+        """The part's share of the parameters that an op owns. Raises InputError where parts would
+        hold the same parameters.
         """
         op, share = self.op, placed.part.share
         owns = any(getattr(op, name) for name in KEPT_SIZES)

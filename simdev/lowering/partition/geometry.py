@@ -1,10 +1,10 @@
-"""The regions that shards of an op read and make, whatever the devices: cached by what the op
-computes and how it is split.
+"""The regions that the shards of an op read and make, on any devices: cached by the op's
+computation and its split.
 
-Regions are those of the stored tensors, so that views folded between a tensor and its reader are
-seen through. All of ``partition``, ``oracle.splits`` and the searches of splits (OptCNN, Tofu) ask
-it. How a kind of op reads is told by its description in ``nouns.semantics``; cuts.py tells the same
-regions axis by axis.
+Regions are those of stored tensors, so views between a tensor and its reader are resolved. All of
+``partition``, ``oracle.splits`` and the searches of splits (OptCNN, Tofu) call it. The descriptions
+in ``nouns.semantics`` say how each kind of op reads; cuts.py computes the same regions axis by
+axis.
 """
 
 from __future__ import annotations
@@ -45,16 +45,16 @@ Shape = tuple[int, ...]
 Shapes = tuple[Shape | None, ...]
 Box = tuple[tuple[str, Interval], ...]
 Strides = tuple[tuple[int, ...] | None, ...]
-# Geometry costs milliseconds an op, and the thousands of ops of a model come from some dozens of
-# shapes: whoever lowers many strategies of one graph lives off these caches.
+# Geometry takes milliseconds for an op, and the thousands of ops of a model have some dozens of
+# shapes: lowering many strategies of a graph depends on these caches.
 _CACHED = 65_536
 
 
 # Compared by identity: parts of one op that run the same share one object.
 @dataclass(frozen=True, slots=True, eq=False)
 class Kernel:
-    """The program of a shard, wherever its box lies: attributes, and the operands of the op that it
-    gets, with their shapes.
+    """The program of a shard, independent of the place of its box: attributes, and the operands of
+    the op that it gets, with their shapes.
     """
 
     attrs: Mapping[str, Any]
@@ -64,13 +64,13 @@ class Kernel:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One shard of an op: its box, and what it runs (None: the whole op, of an unknown kind).
+    """A shard of an op: its box, and its kernel (None: the whole op, of an unknown kind).
 
-    Parts of one op with one kernel make outputs of the same shapes and hold the same share, along
-    the same axes. ``needs`` is the region read of each stored operand, ``makes`` that made of each
-    output (None: nothing). By output, ``addends`` is the number among the partial results of one
-    region, ``copies`` that among equal ones. ``share`` is the part of the op's points that it
-    holds.
+    Parts of an op with the same kernel make outputs of the same shapes and hold the same share,
+    along the same axes. ``needs`` is the region that it reads of each stored operand, ``makes`` the
+    region that it makes of each output (None: nothing). By output, ``addends`` is its number among
+    the partial results of a region, ``copies`` its number among equal copies. ``share`` is its
+    share of the op's points.
     """
 
     box: Box
@@ -87,9 +87,10 @@ class Part:
 class Reading:
     """How an op of a graph reads and makes tensors; equal ops share one object, a key of caches.
 
-    ``semantics`` None: the kind has none, so the op is never split. ``stored`` are the shapes of
-    the tensors read, ``strides`` of the operands as executed, ``made`` the shapes of the outputs.
-    ``batch`` tells by operand how a view merges or slices the samples (None: it does neither).
+    ``semantics``: None for a kind without a description, whose ops are never split. ``stored`` are
+    the shapes of the tensors read, ``strides`` those of the operands as executed, ``made`` the
+    shapes of the outputs. ``batch`` is by operand how a view merges or slices the samples (None: it
+    does neither).
     """
 
     semantics: Semantics | None
@@ -99,9 +100,7 @@ class Reading:
     batch: tuple[BatchView | None, ...] = ()
 
     def as_stored(self, operand: int) -> bool:
-        """Whether an operand is seen under the shape of its tensor, and its points as numbered
-        there.
-        """
+        """Whether an operand has the shape of its tensor, and its points have the same order."""
         return (
             self.semantics is not None
             and self.semantics.inputs[operand] == self.stored[operand]
@@ -110,11 +109,11 @@ class Reading:
         )
 
     def shape_only(self, operand: int) -> bool:
-        """Whether the op looks at the shape of an operand alone."""
+        """Whether the op needs only the shape of an operand."""
         return self.semantics is not None and not self.semantics.description.inputs[operand].read
 
     def any_part(self, operand: int) -> bool:
-        """Whether any part of the tensor will do as an operand."""
+        """Whether any part of the tensor can serve as an operand."""
         return self.semantics is not None and self.semantics.description.inputs[operand].any_part
 
 
@@ -123,12 +122,12 @@ def reading(graph: Graph, position: int) -> Reading:
     op = graph.ops[position]
     stored = tuple(tensor.shape or () for tensor in graph.operands[position])
     semantics: Semantics | None = None
-    # An output that is a view is a part of another one, which only the whole op has.
+    # Ops with outputs that are views of other outputs are not split.
     if len(op.made) == len(op.outputs):
         with suppress(InputError):
             semantics = op_semantics(graph, position)
     if semantics is not None and len(semantics.inputs) != len(stored):
-        semantics = None  # what it reads and what it is said to execute differ: nothing is known
+        semantics = None  # the inputs differ from those that the op is said to execute
     strides = _strides(op.attrs.get("strides"), len(stored))
     if semantics is not None:
         strides = tuple(map(_gapless, strides, semantics.inputs, stored))
@@ -136,7 +135,7 @@ def reading(graph: Graph, position: int) -> Reading:
 
 
 def _gapless(strides: tuple[int, ...] | None, seen: Shape, stored: Shape) -> tuple[int, ...] | None:
-    """The strides of an operand; those of a part of a stack that tells none, for it has no gaps."""
+    """The strides of an operand; a part of a stack without given strides is dense."""
     return row_strides(seen) if strides is None and len(seen) < len(stored) else strides
 
 
@@ -144,19 +143,19 @@ _reading = lru_cache(_CACHED)(Reading)
 
 
 def is_same(view: BatchView | None) -> bool:
-    """Whether samples are numbered in an operand as in its tensor."""
+    """Whether the samples of an operand have the same numbers as in its tensor."""
     return view is None or (view.seen == view.held and not view.sliced)
 
 
 def with_batch(op: Reading, semantics: Semantics, views: tuple[BatchView | None, ...]) -> Reading:
-    """The reading of an op that sees samples so."""
+    """The reading of an op with these semantics and these views of samples."""
     if semantics is op.semantics and not any(views):
         return op
     return _reading(semantics, op.stored, op.strides, op.made, views if any(views) else ())
 
 
 def _strides(given: object, count: int) -> Strides:
-    """The attribute "strides" of an op, operand by operand; None where it tells no layout."""
+    """The attribute "strides" of an op, by operand; None where it gives no layout."""
     known = layouts(given) or ()
     if len(known) != count:
         return (None,) * count
@@ -170,7 +169,7 @@ def _strides(given: object, count: int) -> Strides:
 
 @lru_cache(_CACHED)
 def parts(op: Reading, degrees: tuple[tuple[str, int], ...], even: bool = True) -> tuple[Part, ...]:
-    """All shards for so many parts along each axis, in row-major order of the op's axes.
+    """All shards of an op cut into ``degrees`` parts along each axis, row-major over its axes.
 
     Raises InputError.
     """
@@ -192,8 +191,9 @@ def parts(op: Reading, degrees: tuple[tuple[str, int], ...], even: bool = True) 
 
 
 def numbered(counts: Sequence[int], counted: Sequence[bool]) -> list[int]:
-    """A number for each part, row-major over the axes that are counted: parts that differ along
-    other axes alone share one. Axis k is cut into ``counts[k]``; parts come in row-major order.
+    """A number for each part, row-major over the axes that are ``counted``: parts that differ only
+    along other axes share a number. Axis k is cut into ``counts[k]``; parts come in row-major
+    order.
     """
     numbers = [0]
     for count, counts_here in zip(counts, counted, strict=True):
@@ -206,8 +206,8 @@ def numbered(counts: Sequence[int], counted: Sequence[bool]) -> list[int]:
 
 @lru_cache(_CACHED)
 def part(op: Reading, box: Box) -> Part:
-    """The shard of one box; on the empty one the whole op, which reads its operands whole, as one
-    that is placed does.
+    """The shard of a box. For the empty box this is the whole op, as where it is placed: it then
+    reads its operands whole.
     """
     zeros = (0,) * len(op.made)
     if op.semantics is None:
@@ -222,7 +222,7 @@ def _parts(
     addends: Sequence[tuple[int, ...]],
     copies: Sequence[tuple[int, ...]],
 ) -> Iterator[Part]:
-    """The shards of boxes over the same axes, numbered so."""
+    """The shards of boxes over the same axes, with these numbers of addends and copies."""
     assert op.semantics is not None
     shards, names = shards_of(op.semantics, every), tuple(every[0])
     needs = _stored_columns(op, shards.needs)
@@ -245,17 +245,17 @@ def _parts(
 
 
 def the_kernel(op: Reading, runs: Kernel, beside: tuple[Any, ...]) -> Kernel:
-    """The one kernel of an op that runs the same; ``beside`` are the cut axes, the points of the
+    """The shared object for equal kernels of an op; ``beside`` are the cut axes, the points of the
     shard, and the shapes of the outputs that it makes.
     """
-    # As text: lists cannot be keys, and 1 and 1.0 are two attributes.
+    # Attributes as text: lists cannot be keys, and 1 and 1.0 must differ.
     key = repr(runs.attrs), runs.operands, runs.inputs, beside
     return _kernels(op).setdefault(key, runs)
 
 
 @lru_cache(_CACHED)
 def _kernels(op: Reading) -> dict[object, Kernel]:
-    """The kernels of an op that were asked for, by what tells them apart."""
+    """The kernels of an op so far, by their key (``the_kernel``)."""
     return {}
 
 
@@ -274,12 +274,12 @@ def _stored_columns(
 
 
 def _whole(shapes: Iterable[Shape]) -> tuple[Region, ...]:
-    """By shape the region that is all of a tensor."""
+    """The region that is the whole tensor, for each shape."""
     return tuple(tuple((0, extent) for extent in shape) for shape in shapes)
 
 
 def stored(op: Reading, operand: int, region: Region | None) -> Region | None:
-    """The region of an operand's tensor that holds a region of it as it is seen."""
+    """The region of the stored tensor that contains a region of an operand as the op sees it."""
     if region is None or op.semantics is None:
         return None
     view = op.batch[operand] if op.batch else None
@@ -293,11 +293,11 @@ def stored(op: Reading, operand: int, region: Region | None) -> Region | None:
 def followed_axis(
     op: Reading, operand: int, dimension: int, intervals: tuple[Interval, ...]
 ) -> str | None:
-    """The axis along which parts of the op read mostly the part of an operand that is theirs, where
-    the operand is cut so along a dimension.
+    """The axis to cut an op along so that its parts follow an operand that is cut into
+    ``intervals`` along a dimension: each part reads mostly its own interval.
 
-    "Mostly" is more than half of what they read. None where no axis does; the best one counts, then
-    the first.
+    "Mostly" means more than half of all that it reads. The best axis is taken, on a tie the first;
+    None where there is none.
     """
     if op.semantics is None:
         return None
@@ -313,9 +313,7 @@ def followed_axis(
 
 
 def _reaches(op: Reading, operand: int, dimension: int, axis: str) -> bool:
-    """Whether an axis indexes a dimension of an operand; of one that is seen through a view it
-    may.
-    """
+    """Whether an axis may index a dimension of an operand: through a view, any axis may."""
     assert op.semantics is not None
     return not op.as_stored(operand) or axis in op.semantics.reads[operand][dimension][1]
 
@@ -323,8 +321,9 @@ def _reaches(op: Reading, operand: int, dimension: int, axis: str) -> bool:
 def _matching_share(
     op: Reading, operand: int, dimension: int, intervals: tuple[Interval, ...], axis: str, size: int
 ) -> int | Fraction:
-    """The sum over all parts of the share that lies in their interval of what they read along the
-    dimension; 0 where it is no half.
+    """How well parts along an axis match the intervals: the sum over all parts of the share of
+    their reads along the dimension that is in their own interval; 0 where any share is at most a
+    half.
     """
     assert op.semantics is not None
     total: int | Fraction = 0
@@ -336,15 +335,15 @@ def _matching_share(
         inside = min(stop, own_cut[1]) - max(start, own_cut[0])
         if 2 * inside <= stop - start:
             return 0
-        # Whole numbers as long as parts read nothing else: Fractions are slow, and this is common.
+        # Fractions are slow, so the common case of 1 stays a whole number.
         total += Fraction(inside, stop - start) if inside < stop - start else 1
     return total
 
 
 @lru_cache(_CACHED)
 def made_part(op: Reading, output: int, region: Region) -> Part:
-    """The smallest shard that makes a region of an output: along dimensions that one axis indexes,
-    their part.
+    """The smallest shard that makes a region of an output: cut along the dimensions that a single
+    axis indexes.
     """
     return part(op, _box(op.semantics, op.semantics.makes[output], region) if op.semantics else ())
 
@@ -372,7 +371,7 @@ def _box(
 
 
 def executed(graph: Graph, position: int, placed: Part) -> tuple[Shapes, tuple[str | None, ...]]:
-    """Shapes and dtypes of a shard's operands as its kernel gets them."""
+    """The shapes and dtypes of the operands that a shard's kernel gets."""
     shapes, dtypes = operand_shapes(graph, position), operand_dtypes(graph, position)
     if placed.kernel is None:
         return shapes, dtypes

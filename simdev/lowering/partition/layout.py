@@ -1,9 +1,9 @@
-"""How a tensor lies once its op is split: a grid of regions, each held as partial results and in
+"""The layout of a tensor whose op is split: a grid of regions, each with partial results and
 copies.
 
-A region that some shard reads is cut at the borders of the grid, located by bisection in each
-dimension. sharding.py lays tensors out and hands regions to readers, sums.py adds them up.
-``oracle.splits.pieces`` cuts regions in kernels of its own, in the same order.
+A region that a shard reads is cut at the borders of the grid, found by bisection in each dimension.
+sharding.py makes layouts and gives readers their regions, sums.py adds partial results up. The
+kernels of ``oracle.splits.pieces`` cut regions in the same order.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ...nouns.structure import TensorOf
 from .geometry import Box
 
 Place = tuple[int, ...]
-"""The place of a region in the grid, along each dimension."""
+"""The place of a region in a grid: an index along each dimension."""
 
 
 def part_of(tensor: Tensor, region: Region) -> Tensor:
@@ -31,7 +31,7 @@ def part_of(tensor: Tensor, region: Region) -> Tensor:
     if tensor.shape is None:
         return Tensor(tensor.bytes, None, tensor.dtype)
     count = prod(tensor.shape)
-    # Rounded up: sub-byte dtypes and padded tensors divide into no whole bytes an element.
+    # Rounded up: an element of sub-byte dtypes and of padded tensors has no whole number of bytes.
     size = -(-tensor.bytes * volume(region) // count) if count else 0
     return Tensor(size, extents(region), tensor.dtype)
 
@@ -40,10 +40,11 @@ def part_of(tensor: Tensor, region: Region) -> Tensor:
 class ShardDraft:
     """An op of the sharded graph while it is written.
 
-    ``tensors`` are its outputs, first those that it makes (``regions``: output of the op, region),
-    then views of them as readers ask for them. ``pieces`` gives the operands of an op that is added
-    to the graph only once something reads it; None: it needs no such call, or had it. ``fields``
-    are those of the Op, ``addend`` by output which of the partial results it is, of how many.
+    ``tensors`` are its outputs: first those that it makes (``regions``: output of the op, region),
+    then views of them that readers need. ``pieces`` returns the operands of an op that is only
+    added to the graph once another op reads it (None: the op is added anyway, or is there already).
+    ``fields`` are those of the Op; ``addend`` is by output its number among the partial results,
+    and their number.
     """
 
     name: str
@@ -63,22 +64,22 @@ class ShardDraft:
     views: dict[tuple[int, Region], int] = field(default_factory=dict)
 
     def output(self, base: int, region: Region, tensor: Tensor) -> str:
-        """The output that holds a region of ``tensor``, inside of what output ``base`` holds;
-        written as an input.
+        """The text of an input that reads a region of ``tensor``, which is inside the region of
+        output ``base``: the output itself or a view of it.
         """
         if region == self.regions[base][1]:
             return f"{self.name}:{base}"
         if (base, region) not in self.views:
             self.views[base, region] = len(self.tensors)
             part, base_of_base = part_of(tensor, region), self.tensors[base].view_of
-            # A view of a view would not be freed with its buffer: both name the same base.
+            # A view of a view would not be freed with its buffer, so views name the first base.
             viewed = base if base_of_base is None else base_of_base
             self.tensors.append(Tensor(part.bytes, part.shape, part.dtype, viewed))
         return f"{self.name}:{self.views[base, region]}"
 
 
 class Copy(NamedTuple):
-    """Where one region is held: an output of a draft, on a device."""
+    """A holder of a region: an output of a draft, on a device."""
 
     draft: ShardDraft
     base: int
@@ -86,13 +87,13 @@ class Copy(NamedTuple):
 
 
 Piece = tuple[Copy, TensorOf, Region]
-"""A region of a tensor, as a copy hands it to a reader."""
+"""A region of a tensor that a reader reads from a copy."""
 Addends = list[list[Copy]]
-"""The partial results of one region (a single entry: its values), each in its copies."""
+"""The partial results of a region, each with its copies; a single entry means the values."""
 
 
 class Cells(Mapping[Place, Addends]):
-    """Cells of a grid that are made where somebody asks for them."""
+    """Cells of a grid that are made at their first reading."""
 
     def __init__(self, make: Callable[[], Mapping[Place, Addends]]) -> None:
         self._make = make
@@ -113,11 +114,11 @@ class Cells(Mapping[Place, Addends]):
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """The regions of a tensor: along each dimension the intervals, and what holds the region at
-    each place.
+    """The layout of a tensor in regions: the intervals along each dimension, and the copies of the
+    region at each place.
 
-    A place that nobody holds has no cell. ``addends`` is how many partial results a region has; 1
-    where it is whole (0: as the cells tell).
+    A place without copies has no cell. ``addends`` is the number of partial results of a region, 1
+    for values (0: take it from the cells).
     """
 
     dims: tuple[tuple[Interval, ...], ...]
@@ -130,7 +131,7 @@ class Grid:
             object.__setattr__(self, "addends", max(map(len, self.cells.values()), default=1))
 
     def device(self, place: Place) -> int:
-        """The device of the first copy of a region; where nobody holds it, of the first cell."""
+        """The device of the first copy of a region; if it has no copy, that of the first cell."""
         cell = self.cells.get(place)
         return (cell or next(iter(self.cells.values())))[0][0].device
 
@@ -139,7 +140,7 @@ class Grid:
         return tuple(intervals[at] for intervals, at in zip(self.dims, place, strict=True))
 
     def overlapping(self, region: Region) -> Iterator[tuple[Region, Addends]]:
-        """The parts into which the grid cuts a region, with what holds them, in order."""
+        """The parts into which the grid cuts a region, each with its copies, in order."""
         ranges = map(_touched, self.dims, region)
         for place in product(*ranges):
             cell = self.cells.get(place)
@@ -149,8 +150,8 @@ class Grid:
 
 
 def _touched(intervals: Sequence[Interval], interval: Interval) -> range:
-    """The positions of the sorted, disjoint intervals that share a point with another one; of an
-    empty one that of its like, for a tensor without elements is read and sent all the same.
+    """The positions of those sorted, disjoint intervals that share a point with ``interval``. An
+    empty interval touches only an equal one: tensors without elements are read and sent too.
     """
     if interval[0] == interval[1] and interval in intervals:
         at = intervals.index(interval)
@@ -160,7 +161,7 @@ def _touched(intervals: Sequence[Interval], interval: Interval) -> range:
 
 
 def grid_of(made: Sequence[tuple[Region, int, int, Copy]], reducer: str) -> Grid:
-    """The grid of what the parts of an op make: (region, addend, copy number, where).
+    """The grid of regions made by the parts of an op: (region, addend, copy number, copy).
 
     Raises ValueError where intervals of one dimension overlap; places may stay empty.
     """
@@ -182,12 +183,12 @@ def grid_of(made: Sequence[tuple[Region, int, int, Copy]], reducer: str) -> Grid
 
 @dataclass(frozen=True, slots=True)
 class Local:
-    """Regions held by device, each where it is read; they may overlap."""
+    """The layout of a tensor with regions on each device that reads them; they may overlap."""
 
     held: Mapping[int, Sequence[tuple[Region, Copy]]]
 
     def find(self, region: Region | None, device: int) -> tuple[Region, Copy]:
-        """A copy that holds all of a region (None: any), on this device if there is one, and the
+        """A copy that contains a region (None: any copy), on this device if there is one, and the
         region. Raises LookupError.
         """
         for _, copies in sorted(self.held.items(), key=lambda item: item[0] != device):
@@ -198,7 +199,7 @@ class Local:
 
 
 def inside(region: Region, other: Region) -> bool:
-    """Whether a region is a part of another one."""
+    """Whether ``region`` is inside ``other``."""
     return all(b[0] <= a[0] and a[1] <= b[1] for a, b in zip(region, other, strict=True))
 
 

@@ -1,10 +1,10 @@
-"""Which parts every op has and where they run: ops are configured or placed, and all others follow
-an operand.
+"""The parts of every op and their devices: ops are configured or placed, and all others follow an
+operand.
 
-Leaves, and what is computed from them alone, follow nothing: they are there where they are read
-(``sharding.Demand``). ``Sharding`` asks for the parts of one op after another; OptCNN's and Tofu's
-searches read the ``SplitProblem``. A view through which samples shall be followed needs its rule in
-``nouns.semantics`` (``samples_seen``), too.
+Leaves, and ops computed from leaves alone, follow no operand: they are copied to the devices that
+read them (``sharding.Demand``). ``Sharding`` computes the parts of one op after another; OptCNN's
+and Tofu's searches read the ``SplitProblem``. To follow samples through another view, its rule must
+also be in ``nouns.semantics`` (``samples_seen``).
 """
 
 from __future__ import annotations
@@ -35,14 +35,13 @@ from ...nouns.structure import TensorOf, Weights, order_of, updated, weights_of
 from .geometry import Part, Reading, followed_axis, part, parts, reading, with_batch
 from .layout import Grid, Place
 
-# Where the samples of a step lie in each of its tensors, followed from its inputs through merged
-# dimensions and slices.
-# Inputs have them along their first dimension. An op hands them on along one of its axes: that
-# along which its first operand that has them is indexed by them.
+# The places of a step's samples in each of its tensors, followed from the inputs through merged
+# dimensions and slices. Inputs have samples along their first dimension. An op passes them on along
+# one of its axes: the axis that indexes the samples of its first operand with samples.
 
 _CACHED = 65_536
 Held = tuple[Samples, tuple[int, ...]]
-"""Samples of a stored tensor, and the order of its dimensions in the memory ((): row by row)."""
+"""Samples of a stored tensor, and the order of its dimensions in memory ((): row by row)."""
 
 
 def followed(
@@ -51,8 +50,8 @@ def followed(
     readings: Sequence[Reading],
     leaves: Sequence[int],
 ) -> tuple[Reading, ...]:
-    """The readings of all ops (``order``: producers first), where samples are followed from these
-    leaves.
+    """The readings of all ops, with samples followed from these leaves; ``order`` has producers
+    first.
     """
     samples = dict[TensorOf, Held]()
     layouts, batched = _layouts(read, readings), list(readings)
@@ -74,8 +73,8 @@ def followed(
 def _layouts(
     read: Sequence[Sequence[TensorOf]], readings: Sequence[Reading]
 ) -> Mapping[TensorOf, tuple[int, ...]]:
-    """The order in the memory of the dimensions of tensors that their ops stored otherwise than row
-    by row: a reader that sees one under its own shape, or its dimensions merged, tells it.
+    """The memory order of the dimensions of tensors that are not stored row by row. It follows from
+    the strides of a reader that sees the tensor's shape, or its dimensions merged.
     """
     layouts = dict[TensorOf, tuple[int, ...]]()
     for tensors, op in zip(read, readings, strict=True):
@@ -95,7 +94,7 @@ def _layouts(
 def _followed(
     op: Reading, held: tuple[Held | None, ...]
 ) -> tuple[Reading, tuple[Samples | None, ...]]:
-    """The reading of an op whose operands hold samples so, and where these are in its outputs."""
+    """The reading of an op whose operands have samples ``held``, and the samples of its outputs."""
     if op.semantics is None:
         return op, (None,) * len(op.made)
     seen = tuple(
@@ -118,11 +117,12 @@ def _followed(
 def _along(
     semantics: Semantics, seen: Sequence[Samples | None]
 ) -> tuple[Semantics, str, Samples | None]:
-    """The axis of an op that the samples of its operands are along, and how they are merged there:
-    that of the first operand whose samples come out again, else of the first; None where its parts
-    are no parts of the batch.
+    """The axis of an op along which its operands have samples, and how they are merged there: by
+    the first operand whose samples are also in the first output, else by the first with samples.
+    None where parts along the axis are not parts of the batch.
 
-    What reads slices of the batch side by side (a concatenation) reads its part of each.
+    A part of an op that reads slices of the batch side by side (a concatenation) reads its part of
+    each slice.
     """
     description = semantics.description
     first: tuple[Axis, Samples] | None = None
@@ -161,7 +161,7 @@ def _entries(index: Sequence[Entry], axis: Axis) -> list[Axis | Index]:
 
 
 def _axis_of(entry: Entry) -> Axis | None:
-    """The axis by which a dimension is indexed, perhaps shifted."""
+    """The axis that indexes a dimension, possibly shifted; None where there is none."""
     if isinstance(entry, Axis | Index) and [factor for _, factor in entry.terms] == [1]:
         part = entry.terms[0][0]
         return part if isinstance(part, Axis) else None
@@ -169,7 +169,9 @@ def _axis_of(entry: Entry) -> Axis | None:
 
 
 def _part(index: tuple[Entry, ...], axis: Axis, at: Samples | None) -> tuple[Entry, ...]:
-    """The index of a slice of a batch, where that is shifted: of each part of the axis its part."""
+    """The index of a slice of a batch: where the axis is shifted, each part of the axis reads its
+    part of the slice.
+    """
     if at is None or at.outer > 1 or _axis_of(index[at.dimension]) != axis:
         return index
     here = axis * (at.number * at.inner) // axis.size
@@ -177,7 +179,7 @@ def _part(index: tuple[Entry, ...], axis: Axis, at: Samples | None) -> tuple[Ent
 
 
 def _placed(index: Sequence[Entry], axis: str, at: Samples) -> Samples | None:
-    """Where samples along an axis are in a tensor of this index."""
+    """The samples along an axis in a tensor of this index; None where it has none."""
     for d, entry in enumerate(index):
         if isinstance(entry, Axis) and entry.name == axis:
             return at._replace(dimension=d)
@@ -187,7 +189,7 @@ def _placed(index: Sequence[Entry], axis: str, at: Samples) -> Samples | None:
 def _view(
     index: Sequence[Entry], axis: str, at: Samples | None, seen: Samples | None, held: Held
 ) -> BatchView | None:
-    """How an operand is seen; None where samples lie outermost on both sides."""
+    """The view through which an op sees an operand; None where samples are outermost in both."""
     here = None if at is None else _placed(index, axis, at)
     if here is None and at is not None and seen is not None and seen.outer == 1:
         here = seen
@@ -199,9 +201,10 @@ def _view(
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """One part of an op on its device.
+    """A part of an op on its device.
 
-    ``addend`` is which partial result of its operands it goes on with.
+    ``addend`` is the number of the partial result of its operands that it computes with (None: it
+    reads values).
     """
 
     part: Part
@@ -211,7 +214,7 @@ class Placed:
 
 @dataclass(frozen=True)
 class SplitProblem:
-    """A graph on a cluster and a strategy, with what follows from them for the split of each op."""
+    """A graph on a cluster with a strategy, and the facts about each op's split that follow."""
 
     graph: Graph
     cluster: Cluster
@@ -220,7 +223,7 @@ class SplitProblem:
 
     @cached_property
     def readings(self) -> tuple[Reading, ...]:
-        """How each op reads and makes, samples followed from the inputs."""
+        """The reading of each op, with samples followed from the inputs."""
         ops = self.graph.ops
         inputs = [i for i, op in enumerate(ops) if traits_of(op.kind).leaf == "input"]
         plain = [reading(self.graph, i) for i in range(len(ops))]
@@ -233,7 +236,7 @@ class SplitProblem:
 
     @cached_property
     def weights(self) -> Weights:
-        """Which tensors are weights and gradients of weights."""
+        """The tensors that are weights, and those that are gradients of weights."""
         return weights_of(self.graph)
 
     @cached_property
@@ -243,7 +246,7 @@ class SplitProblem:
 
     @cached_property
     def placed(self) -> list[int]:
-        """Devices by op, NOWHERE where nothing is said. Raises InputError."""
+        """Devices by op, NOWHERE where the strategy does not place the op. Raises InputError."""
         return placed(self.graph, self.cluster, self.strategy.placement)
 
     @cached_property
@@ -259,7 +262,7 @@ class SplitProblem:
 
     @cached_property
     def touched(self) -> tuple[tuple[TensorOf, ...], ...]:
-        """The tensors that each op reads more than the shape of: a free op follows one of these."""
+        """The tensors of which each op reads more than the shape; a free op follows one of them."""
         return tuple(
             tuple(tensor for operand, tensor in enumerate(tensors) if not op.shape_only(operand))
             for op, tensors in zip(self.readings, self.read, strict=True)
@@ -267,8 +270,8 @@ class SplitProblem:
 
     @cached_property
     def goes_back(self) -> tuple[bool, ...]:
-        """Whether an op is the backward of a layer without weights: those with weights follow the
-        gradient.
+        """Whether each op is the backward of a layer without weights; the backward of a layer with
+        weights follows the gradient.
         """
         gradients = self.weights.gradients
         return tuple(
@@ -280,10 +283,11 @@ class SplitProblem:
 
     @cached_property
     def on_demand(self) -> frozenset[int]:
-        """Ops that are there where they are read: free leaves, and free ops that read nothing else.
+        """Ops on demand, which run on every device that reads them: free leaves, and free ops that
+        read only ops on demand.
 
-        An op that reads leaves alone has to move data and no more, or to be independent of any
-        ``input``. Computing it again elsewhere costs little; no optimizer would send its result.
+        An op that reads only these must merely move data, or be independent of every ``input``.
+        Computing it again on another device costs little; no optimizer would send its result.
         """
         on_demand, of_inputs = set[int](), set[int]()
         for i in self.order:
@@ -322,19 +326,19 @@ def configured_parts(op: Reading, resolved: Resolved) -> list[Placed]:
 
 
 def followed_parts(op: Reading, operand: int, grid: Grid) -> list[Placed]:
-    """Parts that follow a tensor: cut as it is, where there is an axis along which they read the
-    piece of it that is theirs.
+    """The parts of an op that follows a tensor: cut like the tensor along each dimension for which
+    there is an axis along which parts read their own piece.
     """
     axes = followed_axes(op, operand, grid)
     return [Placed(each, grid.device(place)) for each, place in _parts_at(op, grid, axes)]
 
 
 def partial_parts(op: Reading, operand: int, grid: Grid) -> list[Placed] | None:
-    """Parts that follow a tensor in partial results, one for each of these; None where the op does
-    not follow every cut.
+    """The parts of an op that follows a tensor in partial results, one for each partial result;
+    None where the op does not follow every cut.
     """
     axes = followed_axes(op, operand, grid)
-    # A part goes on with what stands at one place of the grid: it has to follow every cut.
+    # A part computes with the partial results at one place of the grid: it must follow every cut.
     if len(axes) < sum(len(intervals) > 1 for intervals in grid.dims):
         return None
     return [
@@ -345,8 +349,8 @@ def partial_parts(op: Reading, operand: int, grid: Grid) -> list[Placed] | None:
 
 
 def alike(grid: Grid, other: Grid) -> bool:
-    """Whether two tensors lie in partial sums over the same parts, dimensions that are not cut
-    aside.
+    """Whether two tensors are in partial sums with equal places and devices; dimensions that are
+    not cut do not count.
     """
     return {grid.reducer, other.reducer} == {"sum"} and _holders(grid) == _holders(other)
 
@@ -361,7 +365,7 @@ def _holders(grid: Grid) -> dict[Place, list[int]]:
 
 
 def followed_axes(op: Reading, operand: int, grid: Grid) -> dict[str, int]:
-    """Axis -> the dimension of the operand that it follows."""
+    """By axis, the dimension of the operand that the axis follows."""
     dimension_of: dict[str, int] = {}
     for dimension, intervals in enumerate(grid.dims):
         if len(intervals) > 1:
@@ -380,7 +384,7 @@ def _parts_at(
     axes = op.semantics.axes if op.semantics is not None else ()
     cut = [dimension_of[axis.name] for axis in axes if axis.name in dimension_of]
     degrees = tuple((axis, len(grid.dims[d])) for axis, d in dimension_of.items())
-    # Not evenly: a follower takes the cuts of what it follows, though its axis be longer.
+    # Cuts may be uneven: a follower takes the cuts of its operand, even where its axis is longer.
     shards: Sequence[Part] = parts(op, degrees, False) if degrees else (part(op, ()),)
     points = product(*(range(len(grid.dims[d])) for d in cut))
     for each, point in zip(shards, points, strict=True):

@@ -1,9 +1,9 @@
-"""How a strategy splits every op: who runs what, how every tensor lies, and what a reader is
-handed.
+"""The split of every op under a strategy: the parts and their devices, the layout of every tensor,
+and the pieces that each part reads.
 
 ``sharding_of`` applies the rules to all ops for ``partition``, short forms and the symmetry of
-replicas. ``oracle.splits.program`` runs the same ``Sharding`` op by op and logs its changes; what a
-reader is handed (``read``) its kernels tell once more (``oracle.splits.pieces``).
+replicas. ``oracle.splits.program`` runs the same ``Sharding`` op by op and logs its changes; the
+pieces that are read (``read``) are also computed by the kernels of ``oracle.splits.pieces``.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ AddUp = Callable[[TensorOf, Grid, int | None], Grid]
 
 
 class Sharding(ShardWriter):
-    """The rules of splitting, op by op, with their answers for one problem (``sharding_of`` applies
+    """The rules of splitting, op by op, with their results for a problem (``sharding_of`` applies
     them to all ops).
 
-    ``parts`` are those of every op, ``divided`` says by op how its parts are timed
-    (``Configuration.time``: None or "divided"); ``sums`` holds the layout of each tensor in partial
-    results once these are added up. ``layouts`` and ``divided`` may be handed in by a caller that
-    logs and undoes changes (``oracle.splits``); ``add_up`` tells how the values of a tensor in
-    partial results lie, cut along a dimension: by default as ``summed`` does, once for each tensor.
+    ``parts`` are those of every op; ``divided`` is by op how its parts are timed
+    (``Configuration.time``: None or "divided"); ``sums`` are the layouts of the summed values of
+    tensors in partial results. A caller that logs and undoes changes (``oracle.splits``) passes its
+    own ``layouts`` and ``divided``. ``add_up`` makes the layout of the values of a tensor in
+    partial results, cut along a dimension: by default ``summed``, once for each tensor.
     """
 
     def __init__(
@@ -57,11 +57,11 @@ class Sharding(ShardWriter):
         self.sums: dict[TensorOf, Grid] = {}
         self._add_up = add_up or self._add_up_once
 
-    # Who runs what
+    # Parts
 
     def parts_of(self, i: int) -> list[Placed] | None:
-        """The parts of an op that is configured, placed, or follows; None where there is nothing to
-        follow.
+        """The parts of an op that is configured, placed, or follows an operand; None where it has
+        no operand to follow.
         """
         problem, op = self.problem, self.problem.readings[i]
         if i in problem.configured:
@@ -72,11 +72,11 @@ class Sharding(ShardWriter):
         return self.following(i)
 
     def following(self, i: int) -> list[Placed] | None:
-        """Parts like those of the first operand that is split; None where there is nothing to
-        follow.
+        """The parts of an op that follows the first operand that is split; None where it has no
+        operand to follow.
 
-        The backward op of a layer without weights looks first at its forward tensors, so that it
-        runs where the forward op did.
+        The backward op of a layer without weights tries its forward tensors first, so that it runs
+        where the forward op did.
         """
         problem, op, read = self.problem, self.problem.readings[i], self.problem.read[i]
         grids = {
@@ -98,15 +98,15 @@ class Sharding(ShardWriter):
             operands.sort(key=lambda operand: ops[read[operand][0]].phase != "forward")
         chosen = next((j for j in operands if followed_axes(op, j, grids[j])), None)
         if chosen is None:
-            # Perhaps there is an axis along the chunks in which partial results are added up.
+            # There may be an axis along the chunks in which partial results are added up.
             grids = {j: self.whole(read[j]) for j in operands}
             chosen = next((j for j in operands if followed_axes(op, j, grids[j])), operands[0])
         self.divided[i] = self.divided.get(read[chosen][0])
         return followed_parts(op, chosen, grids[chosen])
 
     def _linear_operand(self, i: int, grids: Mapping[int, Grid]) -> int | None:
-        """The operand whose partial results an op can go on with, so that they are added up later;
-        None: there is none.
+        """The operand whose partial results an op can compute with, so that they are added up
+        later; None where there is none.
         """
         op = self.graph.ops[i]
         linear_in = traits_of(op.kind).linear_in
@@ -122,13 +122,15 @@ class Sharding(ShardWriter):
         return operand if goes_on else None
 
     def sum_up(self, i: int) -> None:
-        """Add up what the parts of an op need as values, at best as the parts read it."""
+        """Add up the tensors whose values the parts of an op need, cut as they read them if
+        possible.
+        """
         for tensor, cut in self.needed_sums(i, self.parts[i]):
             self.whole(tensor, cut)
 
     def needed_sums(self, i: int, parts: Sequence[Placed]) -> Iterator[tuple[TensorOf, int | None]]:
-        """The operands in partial results that parts of an op need as values, and the dimension
-        along which they read them cut.
+        """The operands in partial results whose values the parts of an op need, with the dimension
+        along which the parts read different intervals (None: no dimension).
         """
         if parts[0].addend is not None:
             return
@@ -145,8 +147,8 @@ class Sharding(ShardWriter):
                 yield tensor, next(cuts, None)
 
     def whole(self, tensor: TensorOf, cut: int | None = None) -> Grid:
-        """How the values of a tensor lie, partial results added up, in chunks along the dimension
-        ``cut`` where it is given. Makes the sums where they are not there yet.
+        """The layout of a tensor's values, with partial results added up, in chunks along the
+        dimension ``cut`` if given. Makes the sums if they do not exist yet.
         """
         layout = self.layouts[tensor]
         assert isinstance(layout, Grid)
@@ -157,10 +159,10 @@ class Sharding(ShardWriter):
             self.sums[tensor] = summed(self, tensor, layout, cut)
         return self.sums[tensor]
 
-    # What is there
+    # Layouts
 
     def lay(self, i: int) -> None:
-        """Drafts of the parts of an op, and how its outputs lie."""
+        """Make the drafts of an op's parts, and the layouts of its outputs."""
         op, stored = self.graph.ops[i], self.problem.strategy.tensors
         self.drafts[i] = self.drafts_of(i, self.parts[i])
         for k in range(len(op.outputs)):
@@ -175,7 +177,7 @@ class Sharding(ShardWriter):
         addends = 1 + max((placed.addend or 0 for placed in parts), default=0)
         most = [1 + max(column) for column in zip(*(p.part.addends for p in parts), strict=True)]
         for draft, placed in zip(drafts, parts, strict=True):
-            # Row-major: the partial results of the op itself, each over those that it goes on with.
+            # Row-major: the op's own partial results, then those of the operand it computes with.
             draft.addend = [
                 (placed.part.addends[k] * addends + (placed.addend or 0), most[k] * addends)
                 for k, _ in draft.regions
@@ -183,7 +185,7 @@ class Sharding(ShardWriter):
         return drafts
 
     def grid(self, i: int, k: int, drafts: Sequence[ShardDraft], parts: Sequence[Placed]) -> Grid:
-        """How an output of an op lies that has these parts. Raises InputError."""
+        """The layout of an output of an op with these parts. Raises InputError."""
         made, semantics = [], self.problem.readings[i].semantics
         for draft, placed in zip(drafts, parts, strict=True):
             for base, (output, region) in enumerate(draft.regions):
@@ -213,7 +215,7 @@ class Sharding(ShardWriter):
                 tensors_of[runs] = [part_of(op.outputs[k], region) for k, region in made]
             tensors = list(tensors_of[runs])
             if len(op.made) < len(op.outputs):
-                # An op with views is never split: its outputs stay what they are.
+                # An op with views is never split, so its outputs are unchanged.
                 tensors = list(op.outputs)
             addend, box = [(0, 1)] * len(made), placed.part.box
             drafts.append(
@@ -224,7 +226,7 @@ class Sharding(ShardWriter):
         return drafts
 
     def lay_copies(self, i: int) -> None:
-        """Drafts of the copies of an op that is there on demand, and where its outputs lie."""
+        """Make the drafts of the copies of an op on demand, and the layouts of its outputs."""
         self.drafts[i] = self._drafts(i, self.parts[i], "copy")
         for k in range(len(self.graph.ops[i].outputs)):
             by_device: dict[int, list[tuple[Region, Copy]]] = {}
@@ -235,12 +237,12 @@ class Sharding(ShardWriter):
                         by_device.setdefault(draft.device, []).append((region, copy))
             self.layouts[i, k] = Local(by_device)
 
-    # What a reader is handed
+    # Pieces that are read
 
     def read(self, i: int, operand: int, placed: Placed) -> list[str]:
-        """The inputs that hold what a part of an op reads of an operand.
+        """The inputs of a part of an op for one of its operands.
 
-        May write sum ops and views of producers into the drafts.
+        May write sums, and add views to the drafts of producers.
         """
         tensor, region = self.problem.read[i][operand], placed.part.needs[operand]
         return [
@@ -251,9 +253,11 @@ class Sharding(ShardWriter):
     def _pieces(
         self, i: int, operand: int, placed: Placed, region: Region
     ) -> list[tuple[Region, Copy]]:
-        """A region of an operand, piece by piece, with the copy that hands it to a part of the op.
+        """The pieces of a region of an operand, each with the copy from which a part of the op
+        reads it.
 
-        Each partial result tells the shape; where any part does, the nearest.
+        For the shape alone, any partial result will do; where any part of the tensor serves, the
+        nearest piece.
         """
         op, tensor, device = self.problem.readings[i], self.problem.read[i][operand], placed.device
         layout = self.layouts[tensor]
@@ -272,13 +276,14 @@ class Sharding(ShardWriter):
         return [(piece, nearest(cell[addend], device)) for piece, cell in cells]
 
     def own_statistics(self, i: int, tensor: TensorOf, placed: Placed) -> int | None:
-        """Which partial result of a statistic belongs to a part of the backward op; None where the
-        tensor is no statistic of its forward op, or is whole.
+        """The number of the partial result of a statistic that belongs to a part of the backward
+        op; None where the tensor is not a statistic of its forward op, or is not in partial
+        results.
         """
         layout, kind = self.layouts[tensor], statistics_of(self.graph.ops[i].kind)
         if kind != self.graph.ops[tensor[0]].kind or isinstance(layout, Local):
             return None
-        # Of those on the device of the part the one of the same box, else the first.
+        # Among those on the part's device, the one of the same box, else the first.
         here = [
             (copies[0].draft.box != placed.part.box, addend)
             for cell in layout.cells.values()
@@ -289,24 +294,24 @@ class Sharding(ShardWriter):
 
 
 class Demand:
-    """The copies of ops on demand: leaves, and what is computed from them alone, are stored on each
-    device in the regions that its shards read.
+    """The copies of ops on demand: leaves, and ops computed from them alone, are on each device in
+    the regions that its shards read.
     """
 
     def __init__(self, problem: SplitProblem, parts: Mapping[int, list[Placed]]) -> None:
         self.problem, self.parts = problem, parts
         self.readers: dict[int, list[tuple[int, int]]] = {}  # op -> (reader, operand)
-        # Every reader, of the plan or not: a leaf that only a leaf reads is copied with it.
+        # All readers count, also ops on demand: a leaf that only a leaf reads is copied with it.
         for reader, (op, read) in enumerate(zip(problem.readings, problem.read, strict=True)):
             for operand, (producer, _) in enumerate(read):
-                # Whom any part serves takes what others call for.
+                # A reader that any part serves needs no copy of its own.
                 if not op.any_part(operand):
                     self.readers.setdefault(producer, []).append((reader, operand))
         self.copies: dict[int, list[Placed]] = {}
 
     def run(self) -> dict[int, list[Placed]]:
-        """The copies of every op that is there on demand, and the parts of the updates, which
-        follow their parameters.
+        """The copies of every op on demand, and the parts of the updates, which follow their
+        parameters.
         """
         for i in self.problem.order:
             if i in self.problem.on_demand or i in self.problem.updates:
@@ -323,7 +328,7 @@ class Demand:
         return self.copies[i]
 
     def _updates(self, i: int) -> list[Placed]:
-        """One update for each copy of the parameter."""
+        """The parts of an update, one for each copy of its parameter."""
         operand, parameter = self.problem.updates[i]
         output, op = self.problem.read[i][operand][1], self.problem.readings[i]
         regions = ((copy.part.makes[output], copy.device) for copy in self.of(parameter))
@@ -334,10 +339,12 @@ class Demand:
         ]
 
     def _read_copies(self, i: int) -> list[Placed]:
-        """One copy for each region read on a device; a region inside another is dropped."""
+        """The copies of an op, one for each region read on a device; a region inside another is
+        dropped.
+        """
         wanted: defaultdict[int, dict[Box, Part]] = defaultdict(dict)
         for reader, operand in self.readers.get(i, ()):
-            # The update of a parameter follows its copies, so it cannot call for one.
+            # The update of a parameter follows its copies, so it needs none itself.
             if self.problem.updates.get(reader, (-1, -1))[1] == i:
                 continue
             for copy, device in self.wanted(reader, operand):
@@ -349,7 +356,7 @@ class Demand:
         ]
 
     def wanted(self, reader: int, operand: int) -> Iterable[tuple[Part, int]]:
-        """By part of a reader the copy of an operand that it calls for, and the device."""
+        """For each part of a reader, the copy of an operand that it needs, and its device."""
         producer, output = self.problem.read[reader][operand]
         op = self.problem.readings[producer]
         for placed in self.placed_of(reader):
@@ -366,7 +373,7 @@ class Demand:
         return Placed(part(self.problem.readings[i], ()), min(self.used(), default=0))
 
     def used(self) -> Iterable[int]:
-        """The devices of parts that are not there on demand."""
+        """The devices of all parts of ops that are not on demand."""
         return (placed.device for parts in self.parts.values() for placed in parts)
 
 
@@ -379,7 +386,7 @@ def _largest(parts: Sequence[Part]) -> list[Part]:
         each
         for at, each in enumerate(ordered)
         if not any(
-            # Of two that cover each other the first stays.
+            # If two cover each other, the first stays.
             _covers(other, each) and (not _covers(each, other) or k < at)
             for k, other in enumerate(ordered)
             if k != at
@@ -395,9 +402,8 @@ def _covers(outer: Part, inner: Part) -> bool:
 
 
 def sharding_of(problem: SplitProblem) -> Sharding:
-    """The parts, drafts and layouts of every op: of those in the plan, producers first; then of
-    leaves and what is computed from them alone, where they are read, and of the updates of these
-    copies. Raises InputError.
+    """The parts, drafts and layouts of every op: first of planned ops, producers first; then of ops
+    on demand, on the devices that read them, and of the updates of these copies. Raises InputError.
     """
     sharding, problems = Sharding(problem), list[str]()
     for i in problem.order:
@@ -409,7 +415,7 @@ def sharding_of(problem: SplitProblem) -> Sharding:
                 f'placement: op "{problem.graph.ops[i].name}" has no device, is not split, and '
                 "reads nothing to follow"
             )
-            # Placed somewhere all the same, so that every problem is told at once.
+            # The op is placed on some device, so that all problems are reported at once.
             parts = [Placed(part(problem.readings[i], ()), 0)]
         sharding.parts[i] = parts
         sharding.sum_up(i)

@@ -1,9 +1,9 @@
 """Short forms of strategies, for the graph of any training step, and strategies written out.
 
-``SHORT_MEANINGS`` (``nouns.strategy``) tells them. ``owt`` is of Krizhevsky (arXiv 1404.5997):
-weights that are split need no synchronisation; ``expert`` of Wu et al. (GNMT, 2016), as FlexFlow
-has it (MLSys 2019, section 8.2). A backward op runs where its forward op does. ``partition`` and
-FlexFlow's search take ``expanded``, the oracle's sessions ``without_short`` and ``written_out``. A
+``SHORT_MEANINGS`` (``nouns.strategy``) describes them. ``owt`` is from Krizhevsky (arXiv
+1404.5997): split weights need no synchronisation; ``expert`` is from Wu et al. (GNMT, 2016), as in
+FlexFlow (MLSys 2019, section 8.2). A backward op runs where its forward op does. ``partition`` and
+FlexFlow's search call ``expanded``, the oracle's sessions ``without_short`` and ``written_out``. A
 new short form is a row of ``SHORT_MEANINGS`` and a case of ``short_form``.
 """
 
@@ -65,9 +65,7 @@ def short_form(
 
 
 def expanded(graph: Graph, cluster: Cluster, strategy: Strategy, costs: CostModel) -> Strategy:
-    """The strategy with its short form written out; what it says of an op itself takes
-    precedence.
-    """
+    """The strategy with its short form written out; its own entries for an op take precedence."""
     if strategy.short is None:
         return strategy
     form = short_form(strategy.short, graph, cluster, costs, strategy.devices)
@@ -93,10 +91,11 @@ def expanded(graph: Graph, cluster: Cluster, strategy: Strategy, costs: CostMode
 
 
 def without_short(graph: Graph, cluster: Cluster, strategy: Strategy, costs: CostModel) -> Strategy:
-    """The strategy with its short form written out, to be lowered as that is. Raises InputError.
+    """The strategy with its short form written out, which lowers to the same step. Raises
+    InputError.
 
-    Where that only places ops, a single one is configured there instead: then what nothing is said
-    of follows, as under the short form.
+    Where the result would only place ops, one op is configured instead of placed: then ops without
+    an entry follow others, as under the short form.
     """
     written = expanded(graph, cluster, strategy, costs)
     if written.splits or not strategy.splits:
@@ -118,10 +117,10 @@ def written_out(
     costs: CostModel,
     phases: Sequence[str] = ("forward",),
 ) -> Strategy:
-    """The strategy with a configuration for each op of these phases that followed into one, so that
-    a change of it moves this op alone.
+    """The strategy with an explicit configuration for each op of these phases that followed others,
+    so that a change of a configuration affects one op alone.
 
-    Leaves, updates, and what goes on with partial results keep following. Raises InputError.
+    Leaves, updates, and ops that compute with partial results keep following. Raises InputError.
     """
     strategy = expanded(graph, cluster, strategy, costs)
     problem = SplitProblem(graph, cluster, strategy)
@@ -129,7 +128,7 @@ def written_out(
     written = {}
     for i, op in enumerate(graph.ops):
         followed = problem.free[i] and i not in problem.on_demand and i not in problem.updates
-        # The name of an op may be that of a group: the entry would hold for the group too.
+        # An op may have the name of a group: the entry would hold for the group too.
         shared = op.name in graph.groups
         if followed and op.phase in phases and not traits_of(op.kind).leaf and not shared:
             config = _configuration(problem, i, sharding.parts[i], sharding.divided.get(i))
@@ -141,7 +140,7 @@ def written_out(
 def _configuration(
     problem: SplitProblem, i: int, placed: Sequence[Placed], time: str | None
 ) -> Configuration | None:
-    """The configuration that means these parts on these devices; None where there is none."""
+    """The configuration that gives these parts on these devices; None where there is none."""
     op, degrees, count = problem.readings[i], _degrees(placed), len(placed)
     if prod(degrees.values()) != count or any(each.addend is not None for each in placed):
         return None
@@ -159,7 +158,7 @@ def _configuration(
 
 
 def _degrees(placed: Sequence[Placed]) -> dict[str, int]:
-    """Into how many intervals each axis is cut."""
+    """The number of intervals into which each axis is cut."""
     boxes = [dict(each.part.box) for each in placed]
     return {axis: len({box[axis] for box in boxes}) for axis in boxes[0]}
 
@@ -196,8 +195,8 @@ class _ShortForm:
         return Strategy({self.graph.ops[i].name: self.devices[stage] for i, stage in stages})
 
     def _stages(self, devices: Sequence[str]) -> dict[int, int]:
-        """The stage of every op that is not there on demand, forward layers cut into contiguous
-        runs of equal cost.
+        """The stage of every op that is not on demand; forward layers are cut into contiguous runs
+        of about equal cost.
         """
         graph, on_demand = self.graph, self.problem.on_demand
         ops = enumerate(graph.ops)
@@ -209,7 +208,7 @@ class _ShortForm:
             lengths = [Fraction(1)] * len(lengths)
         stage_of, before, total = dict[int, int](), Fraction(0), sum(lengths, Fraction(0))
         for layer, length in zip(layers, lengths, strict=True):
-            # A layer goes where its middle lies: by its start alone stages would run long.
+            # A layer goes to the stage of its middle: by its start, stages would get too long.
             stage = min(len(devices) - 1, int(len(devices) * (before + length / 2) / total))
             stage_of |= dict.fromkeys(layer, stage)
             before += length
@@ -274,8 +273,8 @@ class _ShortForm:
         return op_splits(self.graph, i, self.problem.weights)
 
     def _cut_weights(self) -> dict[TensorOf, int]:
-        """The weights of layers of class gemm, each with its dimension of output channels, where
-        that can be cut.
+        """The weights of layers of class gemm whose output channels can be cut, each with this
+        dimension.
         """
         dimension_of: dict[TensorOf, int] = {}
         for i, op in enumerate(self.graph.ops):
@@ -297,15 +296,15 @@ class _ShortForm:
         return dimension_of
 
     def _as_stored(self, i: int, operand: int) -> bool:
-        """Whether an operand is read as it is stored: then dimensions of one are of the other."""
+        """Whether an operand has the shape of its stored tensor, and so the same dimensions."""
         op = self.problem.readings[i]
         return op.semantics is not None and op.semantics.inputs[operand] == op.stored[operand]
 
     def _touched_axes(
         self, i: int, cut: Mapping[TensorOf, int], of_gradient: Mapping[TensorOf, TensorOf]
     ) -> Iterator[frozenset[str]]:
-        """The axes that index the cut dimension of each weight or gradient that an op touches:
-        along these it touches its part of the weight alone.
+        """The axes that index the cut dimension of each weight or gradient that an op touches: a
+        part along these axes touches only its part of the weight.
         """
         op = self.problem.readings[i]
         if op.semantics is None:
@@ -317,7 +316,7 @@ class _ShortForm:
             weight = of_gradient.get((i, k), (-1, -1))
             if weight in cut:
                 shape = self.graph.ops[weight[0]].outputs[weight[1]].shape
-                # Perhaps with dimensions of extent 1 before those of the weight.
+                # The gradient may have leading dimensions of extent 1.
                 if shape and made[-len(shape) :] == shape:
                     yield op.semantics.makes[k][cut[weight] - len(shape)][1]
 

@@ -1,5 +1,5 @@
-"""Ops between what makes a tensor and what reads it: sums of partial results, and tensors stored
-otherwise than they are made.
+"""Ops added between the producer and the readers of a tensor: sums of partial results, and tensors
+stored in another layout than they are made in.
 
 Activations, and gradients with sync "sharded": every holder of a partial result adds up its chunk
 (reduce-scatter), and readers fetch the chunks (all-gather), by direct messages. Gradients with
@@ -36,8 +36,8 @@ class ShardWriter:
     """Drafts and layouts of one problem.
 
     ``drafts`` are by op the drafts of its parts; ``stored`` are by op the drafts that store its
-    outputs otherwise than they are made. ``buckets`` tell where the sums of gradients lie that are
-    reduced together (None: not asked for yet). ``written`` is the sharded graph so far.
+    outputs in another layout. ``buckets`` are the copies of the sums of gradients that are reduced
+    together (None: not made yet). ``written`` is the sharded graph so far.
     """
 
     def __init__(self, problem: SplitProblem) -> None:
@@ -63,8 +63,8 @@ class ShardWriter:
         pieces: Callable[[], Iterable[Piece]],
         **fields: Any,
     ) -> ShardDraft:
-        """An op that lowering adds: it holds regions of a tensor on its way to its readers, and
-        reads ``pieces`` once something reads it.
+        """The draft of an op that lowering adds between a tensor and its readers: it makes
+        ``regions`` of the tensor, and reads ``pieces``, which are computed when it is written.
         """
         i, k = tensor
         number = self._numbers[i, role]
@@ -78,25 +78,25 @@ class ShardWriter:
         return draft
 
     def hand_out(self, copy: Copy, tensor: TensorOf, region: Region) -> str:
-        """A region of what a copy holds, as an input; what is made on demand is made now."""
+        """The text of an input that reads a region of a copy; the copy's draft is written first."""
         self.write(copy.draft)
         return copy.draft.output(copy.base, region, self.tensor(tensor))
 
     def write(self, draft: ShardDraft) -> None:
-        """Put what lowering adds into the graph, unless it is there already."""
+        """Put an added op into the graph, unless it is there already."""
         if draft.pieces is not None:
             pieces, draft.pieces = draft.pieces, None
-            # What it reads is written first, so that the graph stays in program order.
+            # Its producers are written first, so that the graph stays in program order.
             draft.inputs = [self.hand_out(*piece) for piece in pieces()]
             self.written.append(draft)
 
 
 def summed(writer: ShardWriter, tensor: TensorOf, grid: Grid, cut: int | None) -> Grid:
-    """The grid of the values of a tensor that lies in partial results; sums are made when they are
-    first read.
+    """The grid of the values of a tensor in partial results; sums are written when they are first
+    read.
 
-    Chunks are cut along the dimension ``cut`` if that can be done evenly: along which the first
-    reader is cut.
+    Chunks are cut along the dimension ``cut``, along which the first reader is cut, if that can be
+    done evenly.
     """
     sync = writer.problem.strategy.sync
     if tensor not in writer.problem.weights.gradients or sync == "sharded":
@@ -106,7 +106,7 @@ def summed(writer: ShardWriter, tensor: TensorOf, grid: Grid, cut: int | None) -
     buckets = writer.buckets if sync == "bucketed" and writer.buckets else {}
     make = _on_server if sync == "parameter-server" else _all_reduced
     cells = {
-        # A gradient that more than updates read cannot wait for others: it has no bucket.
+        # A gradient with readers other than updates cannot wait for others, and has no bucket.
         place: [buckets.get((tensor, place)) or make(writer, tensor, grid, place)]
         for place in sorted(grid.cells)
     }
@@ -122,7 +122,7 @@ def _adder(
     device: int,
     role: str,
 ) -> Copy:
-    """An op that adds up a region of some of the partial results on a device."""
+    """A copy made by a new op that adds up a region of the partial results ``addends``."""
 
     def pieces() -> Iterator[Piece]:
         cells = list(grid.overlapping(region))
@@ -143,8 +143,8 @@ def _adder(
 
 
 def _in_chunks(writer: ShardWriter, tensor: TensorOf, grid: Grid, cut: int | None) -> Grid:
-    """Every region cut into as many chunks as it has partial results, each added up where one of
-    these is.
+    """The grid in which every region is cut into as many chunks as it has partial results, each
+    chunk added up on the device of one of them.
     """
     dimension, count = _cut(grid, cut)
     cells: dict[Place, Addends] = {}
@@ -168,10 +168,9 @@ def _in_chunks(writer: ShardWriter, tensor: TensorOf, grid: Grid, cut: int | Non
 
 
 def _cut(grid: Grid, wanted: int | None) -> tuple[int | None, int]:
-    """The dimension along which chunks are cut, and into how many.
+    """The dimension along which chunks are cut, and their number.
 
-    Of dimensions that can be cut evenly this is the one that is wanted, else the first; where none
-    can, the longest.
+    It is the wanted dimension if that can be cut evenly, else the first that can, else the longest.
     """
     longest: tuple[int, int | None] = (1, None)
     for dimension, intervals in sorted(enumerate(grid.dims), key=lambda item: item[0] != wanted):
@@ -187,7 +186,7 @@ def _cut(grid: Grid, wanted: int | None) -> tuple[int | None, int]:
 
 
 def _on_server(writer: ShardWriter, tensor: TensorOf, grid: Grid, place: Place) -> list[Copy]:
-    """One sum on the device of the first partial result, whose backward it waits for anyway."""
+    """A single sum, on the device of the first partial result, for whose backward it must wait."""
     addends = grid.cells[place]
     device, every = addends[0][0].device, range(len(addends))
     return [_adder(writer, tensor, grid, every, grid.region(place), device, "sync")]
@@ -219,8 +218,8 @@ def _all_reduce(
 
 
 def _holders(writer: ShardWriter, tensor: TensorOf, grid: Grid, place: Place) -> list[Copy]:
-    """The partial results of a region, one a device: those of one device are added up there
-    before.
+    """The partial results of a region, one for each device: several on a device are added up there
+    first.
     """
     region, cell, by_device = grid.region(place), grid.cells[place], dict[int, list[int]]()
     for addend, copies in enumerate(cell):
@@ -237,7 +236,7 @@ def _holders(writer: ShardWriter, tensor: TensorOf, grid: Grid, place: Place) ->
 
 
 class _Gradient(NamedTuple):
-    """A region of a gradient in partial results, one a device, and its tensor."""
+    """A region of a gradient in partial results, one for each device, and its tensor."""
 
     tensor: TensorOf
     place: Place
@@ -250,10 +249,10 @@ _Sums = dict[tuple[TensorOf, Place], list[Copy]]
 
 
 def _buckets(writer: ShardWriter) -> _Sums:
-    """Where the sums of gradients lie that updates alone read: on each device that held a partial
+    """The copies of the sums of gradients that only updates read, on each device with a partial
     result.
 
-    Buckets hold gradients of one dtype that lie on the same devices.
+    A bucket has gradients of one dtype on the same devices.
     """
     sums, groups = _Sums(), dict[object, list[_Gradient]]()
     for gradient in _gradients(writer):
@@ -270,8 +269,8 @@ def _buckets(writer: ShardWriter) -> _Sums:
 
 
 def _gradients(writer: ShardWriter) -> Iterator[_Gradient]:
-    """The gradients that lie in partial results and are read by updates alone, in program order:
-    as they are made.
+    """The gradients in partial results that only updates read, in program order, in which they are
+    made.
     """
     problem = writer.problem
     others = {t for i, read in enumerate(problem.read) if i not in problem.updates for t in read}
@@ -285,7 +284,7 @@ def _gradients(writer: ShardWriter) -> Iterator[_Gradient]:
 
 
 def _bucket(writer: ShardWriter, members: Sequence[_Gradient]) -> _Sums:
-    """The sums of one bucket: views of the buffers that its collective leaves, one a rank."""
+    """The sums of a bucket: views of the buffers that its collective leaves, one on each rank."""
     held, last = members[0].partial, members[-1]
     pieces = [
         (member.partial[rank], member.tensor, member.region)
@@ -310,7 +309,7 @@ def _bucket(writer: ShardWriter, members: Sequence[_Gradient]) -> _Sums:
     return sums
 
 
-# Tensors stored otherwise than they are made
+# Tensors stored in another layout than they are made in
 
 
 def stored_grid(writer: ShardWriter, tensor: TensorOf, degrees: Mapping[int, int]) -> Grid:
@@ -338,8 +337,8 @@ def stored_grid(writer: ShardWriter, tensor: TensorOf, degrees: Mapping[int, int
 def _stored_part(
     writer: ShardWriter, tensor: TensorOf, made: Grid, region: Region, device: int
 ) -> Copy:
-    """The copy of one stored region: its maker where that lies on the device already, else an op
-    that costs nothing and collects the region there.
+    """The copy of a stored region: the part that makes just this region on the device, if there is
+    one, else an op that takes no time and collects the region there.
     """
     if made.addends > 1:
         copy = _adder(writer, tensor, made, range(made.addends), region, device, "stored")
@@ -358,7 +357,7 @@ def _stored_part(
 def _degree_problems(
     where: str, shape: tuple[int, ...] | None, degrees: Mapping[int, int]
 ) -> Iterator[str]:
-    """Dimensions that are not there, and degrees that do not divide."""
+    """Problems of dimensions that the tensor lacks, and of degrees that do not divide."""
     for dimension, degree in degrees.items():
         if shape is None or not 0 <= dimension < len(shape):
             yield f"{where} the tensor has no dimension {dimension}"

@@ -1,10 +1,10 @@
-"""Symmetry: what is equal in a step is simulated once, exactly.
+"""Symmetry: devices and groups that behave equally in a step are simulated once, exactly.
 
-``Symmetry`` says by device its representative, ``quotient.py`` makes the question of the
-representatives in graphs of ops, and ``Alike`` finds groups of devices of equal cost: one answer of
-the model of collectives serves all of them, which makes thousands of devices quick. Large models
-ask ``Alike`` (hybrid/durations.py), reports spread figures by ``Symmetry``. A new quantity of a
-device or link that changes a cost belongs into the traits here and in ``quotient.traits``.
+``Symmetry`` has the representative of each device, ``quotient.py`` reduces a graph of ops to its
+representatives, and ``Alike`` finds groups of devices of equal cost: the model of collectives
+computes one of them, which makes thousands of devices fast. Large models use ``Alike``
+(hybrid/durations.py); reports spread figures by ``Symmetry``. A new quantity of a device or link
+that changes a cost belongs in the traits here and in ``quotient.traits``.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ number of quantities)."""
 
 @dataclass(frozen=True, eq=False)
 class Symmetry:
-    """Devices that run alike, of which a task graph holds some representatives.
+    """Devices of a cluster, with their representatives in a task graph.
 
-    ``devices`` are the names of all devices of the cluster. Column ``stands`` has by device the
-    index of its representative in the task graph. ``queues`` are the names of all queues of
-    transfers, and ``classes`` by queue the number of its representative among those of the task
-    graph (IDLE: nothing ever holds it). ``replicas`` is how many run alike or nearly so.
+    ``devices`` are the names of all devices. ``stands`` is by device the index of its
+    representative in the task graph. ``queues`` are the names of all queues of transfers, and
+    ``classes`` is by queue the number of its representative among those of the task graph (IDLE: no
+    task ever holds it). ``replicas`` is the number of replicas.
     """
 
     devices: tuple[str, ...]
@@ -47,23 +47,23 @@ class Symmetry:
 
     @cached_property
     def copies(self) -> Ints:
-        """By device of the task graph how many it represents, itself among them."""
+        """The number of devices that each device of the task graph represents, with itself."""
         return np.bincount(self.stands).astype(np.int64)
 
     def __repr__(self) -> str:
         return f"Symmetry({len(self.copies)} devices for {len(self.devices)})"
 
     def counts(self, task_graph: TaskGraph) -> Ints:
-        """By task how many it represents: a collective is one, whoever takes part."""
+        """The number of tasks that each task represents; a collective represents only itself."""
         return np.where(task_graph.of_kind(COLLECTIVE), 1, self.copies[task_graph.tasks.source])
 
     def counted(self, task_graph: TaskGraph) -> int:
-        """How many tasks all devices run together."""
+        """The number of tasks on all devices together."""
         return int(self.counts(task_graph).sum())
 
     def to_json(self, task_graph: TaskGraph) -> dict[str, Any]:
-        """The entry ``symmetry`` of a report: how many devices run alike, how many are simulated of
-        all, and with how many tasks.
+        """The entry ``symmetry`` of a report: the numbers of replicas, of simulated and of all
+        devices, and of tasks.
         """
         steps = task_graph.steps
         return {
@@ -89,22 +89,23 @@ class Expanded:
 
 @dataclass(frozen=True)
 class Alike:
-    """Tells groups of a cluster apart by patterns: groups of one pattern cost the same."""
+    """Assigns patterns to groups of devices: groups of equal patterns have equal costs."""
 
     cluster: Cluster
 
     def neighbourhood(self, device: int) -> int:
-        """A number that devices share which may send over the same links: their node; 0 for all, if
-        no nodes meet.
+        """The node of a device: only devices of one node may send over the same links. 0 for all
+        devices where nodes do not meet in one device.
         """
         return self._local[device][0] if self.nodes_meet else 0
 
     def pattern(self, groups: Sequence[Sequence[Flow]]) -> tuple[Hashable, ...]:
-        """Equal for flows that cost the same: in like nodes, with the same nodes and twins shared.
+        """The pattern of groups of flows: equal patterns have equal costs, for their flows are
+        between corresponding devices of equal nodes.
 
         Nodes are numbered in the order of their first device, and so are the twins in each node.
         """
-        # Each group is then a pattern by itself: no answer is shared by mistake.
+        # Where nodes differ, each group has its own pattern, so no cost is shared by mistake.
         if not self._nodes_are_alike:
             return tuple(map(tuple, groups))
         nodes: dict[int, int] = {}
@@ -119,7 +120,7 @@ class Alike:
         return tuple(tuple(places[device] for flow in flows for device in flow) for flows in groups)
 
     def sort(self, devices: Sequence[int]) -> Hashable:
-        """Equal for devices of the same kinds, one by one, that cost the same together."""
+        """A key that is equal for lists of devices of equal kinds whose groups cost the same."""
         kinds = tuple(self.cluster.devices[device].kind for device in devices)
         return self.pattern([[(device, device) for device in devices]]), kinds
 
@@ -130,13 +131,15 @@ class Alike:
 
     @cached_property
     def _nodes_are_alike(self) -> bool:
-        """Whether all working nodes hold equal devices, linked alike within and to the outside."""
+        """Whether all working nodes have equal devices, with equal links inside and outside."""
         first, *others = (self._nodes[node] for node in self._working)
         return self.nodes_meet and all(node == first for node in others)
 
     @cached_property
     def nodes_meet(self) -> bool:
-        """Whether working nodes meet in one device outside: no two then send over others' links."""
+        """Whether working nodes meet in at most one outside device, so that no node's messages
+        cross another node's links.
+        """
         beyond, working = set[int](), set(self._working)
         for link in self.cluster.links:
             ends = [self.cluster.index[end] for end in link.ends]
@@ -148,7 +151,7 @@ class Alike:
 
     @cached_property
     def _local(self) -> list[tuple[int, int]]:
-        """Of each device its node, and its place within it."""
+        """The node of each device, and its place within the node."""
         places, local = Counter[int](), []
         for device in self.cluster.devices:
             local.append((device.node, places[device.node]))
@@ -160,7 +163,7 @@ class Alike:
         cluster, numbers = self.cluster, dict[Hashable, int]()
         nodes: dict[int, Places] = {device.node: [] for device in cluster.devices}
         for device in cluster.devices:
-            # Not the name: it is what must not matter.
+            # All but the name, which must make no difference.
             traits = device.kind, device.memory, device.staging, device.chunk, device.transit
             nodes[device.node].append((traits, []))
         for link in cluster.links:
@@ -174,10 +177,10 @@ class Alike:
 
     @cached_property
     def _twins(self) -> list[int]:
-        """For each place in a node a number that it shares with its twins.
+        """For each place in a node, a number that it shares with its twins.
 
-        Swapping two changes nothing. Twins are of one kind and linked alike to the same devices,
-        beside which each may have one to itself (its network adapter) that leads to the same ones.
+        Swapping twins changes nothing. Twins are of one kind and have equal links to the same
+        devices; each may also have a device to itself (its network adapter), with equal links on.
         """
         node, numbers = self._nodes[self._working[0]], dict[Hashable, int]()
         traits = [_twin_traits(node, place) for place in range(len(node))]
@@ -185,7 +188,7 @@ class Alike:
 
 
 def _twin_traits(node: Places, place: int) -> Hashable:
-    """The traits that a place shares with its twins."""
+    """The traits of a place, equal for twins."""
     links: list[tuple[Hashable, ...]] = []
     for other, number in node[place][1]:
         traits, ends = node[other] if other != OUTSIDE else (None, [])

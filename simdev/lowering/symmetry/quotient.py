@@ -1,22 +1,22 @@
-"""The question of a few replicas whose answer is that of all.
+"""Reduction of a step with many replicas to a few of them, with an exact result for all.
 
 Why it is exact. Let every replica r run the image T_r of one set of tasks, and let all share the
 collectives S. The image keeps durations, gaps, edges within a replica, edges to and from S, and
 within each queue the order of ids. No edge and no queue joins two replicas. Queues of S that
-represent one another hold the same tasks. Then by induction over the rounds
-of the execution contract the state of r is the image of that of any other: what finishes in a round
-finishes in all; what becomes ready does so in the same round, and gets its ready numbers, by id, in
-the same order within each queue; so the same tasks start. Memory follows from the spans. So a step
-of some replicas, with collectives as long as those of all, shows every device: ids of the others
-are missing, but the order of the ids that stay is the same.
+represent one another hold the same tasks. Then, by induction over the rounds of the execution
+contract, the state of a replica is the image of the state of any other: a task that finishes in a
+round finishes in all replicas; a task becomes ready in the same round, and gets its ready number,
+by id, in the same order within each queue; so the same tasks start. Memory follows from these
+times. So a step of some replicas, with collectives as long as those of all, gives the result for
+every device: the ids of the others are missing, but the order of the remaining ids is the same.
 
-Devices that differ (kind, gap, host, memory) run at other times, yet meet the others only in the
-collectives: one of each sort is simulated. The links between them may be as uneven as they like,
-for only the collectives cross them, and these are costed on the whole cluster.
+Devices that differ (kind, gap, host, memory) run at other times, but meet others only in
+collectives: one of each sort is simulated. The links between devices may differ in any way, for
+only collectives cross them, and collectives are costed on the whole cluster.
 
-``execution.scenario`` and the oracle ask ``quotient_of`` before they lower a strategy that splits
-ops. A new setting of strategies or clusters that makes replicas differ is a row of ``reasons`` in
-``replicas_of``, or one of the ``traits``.
+``execution.scenario`` and the oracle call ``quotient_of`` before they lower a strategy that splits
+ops. A new setting of strategies or clusters that makes replicas differ needs a row of ``reasons``
+in ``replicas_of``, or must be one of the ``traits``.
 """
 
 from __future__ import annotations
@@ -51,15 +51,17 @@ from ..sharing import slows
 from ..splitting import split
 from . import IDLE, Expanded, Symmetry
 
-# Collectives of all replicas where only some are simulated: they last as long as those of the
-# full group, and hold what stands for the queues that these hold.
+# Collectives of all replicas where only some are simulated: they last as long as those of the full
+# group, and hold the representatives of the queues that the full group holds.
 
 
 class SharedFabric(Fabric):
-    """The queues of a cluster that collectives hold, one for all that the same collectives hold.
+    """The queues of a cluster that collectives hold; a single queue represents all that are held by
+    the same collectives.
 
-    Such queues are interchangeable: they have one policy, the same tasks in the same order, and so
-    are idle and busy together. Nothing else may cross the cluster, so there are no routes.
+    Such queues are interchangeable: they have the same policy, and the same tasks in the same
+    order, so they are idle and busy together. No other task crosses the cluster, so there are no
+    routes.
     """
 
     def __init__(self, cluster: Cluster, whole: Fabric) -> None:
@@ -69,7 +71,7 @@ class SharedFabric(Fabric):
         self._sets: dict[tuple[int, ...], None] = {}
 
     def settle(self) -> None:
-        """Number the classes, from all that was asked for so far."""
+        """Number the classes of queues, from all sets passed to ``held`` so far."""
         sets = list(self._sets)
         holds = np.zeros((len(self.whole.queues), len(sets)), np.bool_)
         for column, queues in enumerate(sets):
@@ -78,14 +80,14 @@ class SharedFabric(Fabric):
         if not len(used):
             return
         _, first, number = np.unique(holds[used], axis=0, return_index=True, return_inverse=True)
-        # By the first queue of each: the order of numpy's sort says nothing.
+        # Classes are ordered by their first queue, not by numpy's arbitrary order.
         rank = np.argsort(np.argsort(first))
         self.classes[used] = rank[number.ravel()]
         self.queues = tuple(Queue(self.whole.queues[used[i]].name, -1) for i in np.sort(first))
 
     @cached_property
     def queues(self) -> tuple[Queue, ...]:
-        """One queue a class; none before they are settled."""
+        """A queue for each class; none before ``settle``."""
         return ()
 
     def held(self, queues: tuple[int, ...]) -> tuple[int, ...]:
@@ -103,42 +105,42 @@ class GroupCommunicators(Communicators):
     def __init__(
         self, cluster: Cluster, whole: Communicators, everyone: Sequence[int], fabric: SharedFabric
     ) -> None:
-        # Not as those of a cluster by itself: nothing is costed on the one that is simulated.
+        # The base class's __init__ is not called: nothing is costed on the simulated cluster.
         self.cluster, self.choice, self.fabric = cluster, whole.choice, fabric
         self.whole, self.everyone = whole, tuple(everyone)
 
     def choosing(self, choice: Collectives) -> Communicators:
-        """These, as another strategy chooses them."""
+        """These collectives under another choice."""
         whole = self.whole.choosing(choice)
         return GroupCommunicators(self.cluster, whole, self.everyone, self.fabric)
 
     def costed(self, call: CollectiveCall, cost: str, simulated: tuple[int, ...] = ()) -> Ring:
-        """A collective among those simulated: what the full group does, as they see it."""
+        """The Ring of the full group's collective, with the simulated ranks and queues."""
         ring = self.whole.costed(replace(call, ranks=self.everyone), cost)
         held = self.fabric.held(ring.resources) if ring.resources else ()
         return replace(ring, ranks=call.ranks, resources=held)
 
 
-# The graph of some replicas: every op on the samples that they take of the whole batch.
-# How an op is cut is read off the sharding of the whole graph over a few devices. That an even
-# cut into all replicas goes along the same axes is checked on the first, second and last of them:
-# each reads only what lies in its part. Regions are affine in the number of a part, so what holds
-# there holds between; an axis whose parts read nothing but their part is followed before any
-# other.
+# The graph of some replicas: every op on their samples of the whole batch.
+# The sharding of the whole graph over a few devices shows how each op is cut. An even cut into all
+# replicas is assumed to go along the same axes; this is checked on the first, second and last
+# replica, which must read only their own parts. Regions are affine in the number of a part, so the
+# condition then holds for the replicas between; and an axis whose parts read only their own part is
+# followed before any other.
 
 Fields = Mapping[str, Any]
 
 
 class BrokenSymmetryError(Exception):
-    """Why replicas do not run alike."""
+    """The reason why replicas do not behave equally."""
 
 
 class Reduction:
-    """A graph cut over ``replicas``, of which ``kept`` stay; ``sharding`` is that of the whole
-    graph over the ``sample`` devices, in the order of the parts.
+    """The reduction of a graph cut over ``replicas`` to ``kept`` of them; ``sharding`` is that of
+    the whole graph over the ``sample`` devices, in the order of the parts.
 
-    ``axes`` is by op the axis that is cut, with the extent of a part (None: every replica, or the
-    first alone, runs all of it). Raises BrokenSymmetryError, InputError.
+    ``axes`` is by op the axis that is cut, with the extent of a part (None: every replica, or only
+    the first, runs the whole op). Raises BrokenSymmetryError, InputError.
     """
 
     def __init__(
@@ -176,7 +178,7 @@ class Reduction:
         return axis, extent
 
     def part(self, i: int, number: int, count: int = 1) -> Part:
-        """So many parts of an op as one, from that of this number on."""
+        """``count`` parts of an op as a single part, from the part ``number`` on."""
         cut, reading = self.axes[i], self.sharding.problem.readings[i]
         if cut is None:
             return part(reading, ())
@@ -198,12 +200,14 @@ class Reduction:
                     raise BrokenSymmetryError(f'"{names[0]}" reads "{names[1]}" of other replicas')
 
     def fields(self, i: int, number: int, count: int = 1) -> dict[str, Any]:
-        """The fields of parts of an op as one op."""
+        """The fields of ``count`` parts of an op as a single op."""
         placed = Placed(self.part(i, number, count), 0)
         return Shares(self.sharding, i, self.costs).fields(placed)
 
     def outputs(self, i: int, count: int) -> Iterator[Tensor]:
-        """The outputs of so many parts, of as many times the bytes of one, which are rounded up."""
+        """The outputs of ``count`` parts as a single op, with ``count`` times the bytes of a part,
+        which are rounded up.
+        """
         single, several = self.part(i, 0), self.part(i, 0, count)
         pairs = zip(self.graph.ops[i].outputs, single.makes, several.makes, strict=True)
         for tensor, first, region in pairs:
@@ -228,14 +232,13 @@ class Reduction:
         return Graph(self.graph.name, tuple(map(self.op, range(len(self.graph.ops)))))
 
     def require_as_whole(self, i: int, made: Op) -> None:
-        """An op of a replica of the reduced graph is that of the whole graph.
-
-        ``made`` is the one that the reduced graph was cut into.
+        """Require that ``made``, an op of a replica of the reduced graph, equals the op of a
+        replica of the whole graph. Raises BrokenSymmetryError.
         """
         if self.axes[i] is None:
             return
         outputs = tuple(self.outputs(i, 1))
-        # The first and the last may be cut at an edge.
+        # The first and the last part may differ from others, at the edges.
         alike = outputs == made.outputs[: len(outputs)] and all(
             _plain(getattr(made, name)) == _plain(value)
             for number in dict.fromkeys((0, 1, self.replicas - 1))
@@ -246,7 +249,7 @@ class Reduction:
 
 
 def _plain(value: Any) -> Any:
-    """Lists as tuples, however deep: how a field is written does not matter."""
+    """The value with lists turned to tuples at any depth, for comparison."""
     if isinstance(value, (list, tuple)):
         return tuple(map(_plain, value))
     if isinstance(value, Mapping):
@@ -254,13 +257,13 @@ def _plain(value: Any) -> Any:
     return value
 
 
-# Which replicas a strategy makes, which of them differ, and which stand for the rest.
+# The replicas of a strategy, and the representatives among them.
 
 
 @dataclass(frozen=True, slots=True)
 class Replicas:
     """A strategy that cuts samples evenly over ``devices`` (indices, in the order of the parts),
-    as written out; ``axes`` are those along which it says so, by key of its partition.
+    without a short form; ``axes`` are the cut axes, by key of its partition.
     """
 
     strategy: Strategy
@@ -271,8 +274,8 @@ class Replicas:
 def replicas_of(prepared: Prepared, strategy: Strategy) -> Replicas:
     """The replicas of a strategy whose short form is written out.
 
-    They must share nothing but collectives of all: then the state of each is the image of any
-    other's, round by round. Raises BrokenSymmetryError where they do not, InputError.
+    Replicas may share only collectives of all of them: then the state of each is the image of any
+    other's, round by round. Raises BrokenSymmetryError where they share more, InputError.
     """
     graph, cluster = prepared.graph, prepared.cluster
     hosts = (cluster.host_of(device) for device in cluster.hosted)
@@ -305,10 +308,10 @@ def replicas_of(prepared: Prepared, strategy: Strategy) -> Replicas:
 
 
 def representatives(cluster: Cluster, devices: Sequence[int]) -> list[int]:
-    """By device of the cluster the device that is simulated for it; replicas run on ``devices``.
+    """The representative of each device of the cluster; replicas run on ``devices``.
 
-    The first represents itself alone, for tensors that nothing cuts lie there. So does the last,
-    which names the far end of a collective; three at least stay, for a group of two has other
+    The first replica represents only itself, for tensors that are not cut are there. So does the
+    last, which names the far end of a collective. At least three stay, for a group of two has other
     buffers in NCCL.
     """
     used, every = set(devices), range(len(cluster.devices))
@@ -320,10 +323,10 @@ def representatives(cluster: Cluster, devices: Sequence[int]) -> list[int]:
 
 
 def traits(cluster: Cluster, device: int, used: bool) -> Hashable:
-    """The traits that devices share which run alike and hold as much."""
+    """The traits of a device; devices of equal traits behave equally and have equal memory."""
     there = cluster.devices[device]
     held = there.kind, there.memory, there.staging
-    # Where nothing runs, how fast it would run does not matter.
+    # The speed of a device without ops does not matter.
     if not used:
         return held
     return (*held, there.gap, there.speed, there.beside_copies, cluster.host_of(device))
@@ -339,12 +342,12 @@ def reduced_strategy(replicas: Replicas, names: tuple[str, ...]) -> Strategy:
 
 
 WORTH_REDUCING = 17
-"""Fewer replicas are simulated one by one: that is quick, and charts show each of them."""
+"""The least number of replicas to reduce: fewer are simulated quickly, and charts show each."""
 
 
 @dataclass(frozen=True, slots=True)
 class Quotient:
-    """The question of the replicas that represent all: lower and simulate it as any other."""
+    """The reduced question, of the representatives; it is lowered and simulated as any other."""
 
     prepared: Prepared
     strategy: Strategy
@@ -354,14 +357,14 @@ class Quotient:
 def quotient_of(
     prepared: Prepared, strategy: Strategy, fewest: int = WORTH_REDUCING
 ) -> Quotient | Expanded | None:
-    """The question of a few replicas that has the answer of all; why there is none; None where
-    nothing is worth it (under ``fewest`` replicas). Raises InputError.
+    """The Quotient of a strategy; or Expanded, with the reason why there is none; None where there
+    are fewer than ``fewest`` replicas. Raises InputError.
     """
     if not strategy.splits or len(prepared.cluster.devices) < fewest:
         return None
     written = expanded(prepared.graph, prepared.cluster, strategy, prepared.costs)
     first = next(iter(written.partition.values()), None)
-    # Looked at by the first: a search asks this of every strategy, most of which cut ops unlike.
+    # Only the first entry is checked here, because searches call this for every strategy.
     if first is None or max(first.split.values(), default=1) < fewest:
         return None
     try:
@@ -377,8 +380,8 @@ def _quotient(prepared: Prepared, replicas: Replicas) -> Quotient:
     names = tuple(cluster.devices[d].name for d in replicas.devices if d in kept)
     if 2 * len(names) > len(replicas.devices):
         raise BrokenSymmetryError("most devices differ")
-    # Without links: only collectives, which are costed on the whole, join these devices. The order
-    # of a cluster breaks ties, so it stays.
+    # Without links, because only collectives join these devices, and these are costed on the whole
+    # cluster. The order of devices breaks ties, so it is kept.
     chosen = sorted(kept)
     small = replace(cluster, devices=tuple(cluster.devices[d] for d in chosen), links=())
     reduction = _reduction(prepared, replicas, small, names)
@@ -388,15 +391,15 @@ def _quotient(prepared: Prepared, replicas: Replicas) -> Quotient:
     graph = reduction.reduced()
     costed = CostedGraph(graph, prepared.costs, prepared.costed.updating)
     nouns = graph, small, prepared.costs, prepared.memory, strategy.collectives
-    # Parts are called as among those of all replicas: names stand in traces and reports. Copies
-    # are counted in the order of the cluster, shards in that of the strategy: where it is one.
+    # Parts keep their numbers among all replicas in names, which traces and reports show. Copies
+    # are numbered in the order of the cluster, shards in that of the strategy, so both must agree.
     ordered = list(replicas.devices) == sorted(replicas.devices)
     parts = [at for at, device in enumerate(replicas.devices) if ordered and device in kept]
     reduced = Prepared(*nouns, costed=costed, communicators=group, parts=parts)
     cut = reduced_strategy(replicas, names)
     sharded, placed, origins = split(reduced, cut)
     _require_replicas(sharded.graph, placed, origins, reduction)
-    # Costed once before the queues have their numbers: which there are follows from all of them.
+    # Collectives are costed once before queues are numbered, for classes follow from all of them.
     rings(sharded.graph, sharded.costed.collectives, group)
     fabric.settle()
     place = {device: at for at, device in enumerate(chosen)}
@@ -416,7 +419,7 @@ def _quotient(prepared: Prepared, replicas: Replicas) -> Quotient:
 def _reduction(
     prepared: Prepared, replicas: Replicas, cluster: Cluster, names: tuple[str, ...]
 ) -> Reduction:
-    """How ops are cut, seen on as few devices as cut the samples evenly."""
+    """The Reduction, from a sharding over the least number of devices that cuts samples evenly."""
     for sample in range(2, len(names) + 1):
         cut = reduced_strategy(replicas, names[:sample])
         with suppress(InputError):
@@ -430,8 +433,8 @@ def _reduction(
 def _require_replicas(
     graph: Graph, placed: Strategy, origins: Mapping[str, Origin], reduction: Reduction
 ) -> None:
-    """Replicas run the same ops, those of the whole graph, and share nothing but collectives of all
-    of them. Raises BrokenSymmetryError.
+    """Require that replicas run the ops of the whole graph, and share only collectives of all of
+    them. Raises BrokenSymmetryError.
     """
     index = reduction.graph.index
     for op, reads in zip(graph.ops, graph.reads, strict=True):

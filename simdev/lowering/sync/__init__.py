@@ -1,11 +1,10 @@
-"""The pass that lays a synchronisation policy over the task graph of a step: parcels, messages,
-sums.
+"""The pass that adds a synchronisation policy to the task graph of a step: parcels, messages, sums.
 
-One mechanism (slice function, priority key, credit, server order, sums as a resource);
-docs/reference/sync.md tells the policies. ``lower_step`` calls ``synchronised`` for a strategy
-whose ``sync`` is a ``Sync``; as a text, ``sync`` is a matter of partition/sums.py. Policies are
-rows of ``PRESETS`` in ``nouns.strategy.sync``. Engines and checker see ordinary tasks, but for a
-credit (credit.py).
+All policies are settings of one mechanism (slice function, priority key, credit, server order, sums
+as a resource); docs/reference/sync.md describes them. ``lower_step`` calls ``synchronised`` for a
+strategy whose ``sync`` is a ``Sync``; partition/sums.py handles a ``sync`` given as a text.
+Policies are rows of ``PRESETS`` in ``nouns.strategy.sync``. Engines and checker see ordinary tasks,
+apart from a credit (credit.py).
 """
 
 from __future__ import annotations
@@ -41,10 +40,10 @@ def synchronised(
     weights: Sequence[Weight],
     origins: Mapping[str, Origin],
 ) -> LoweredStep:
-    """The step with its weights synchronised, ready to be followed by others.
+    """The step with its weights synchronised, and with its edges to the next step.
 
-    ``prepared`` holds the gated graph, ``task_graph`` what it was lowered to, ``buffer_of`` the
-    buffers of its outputs, ``origins`` what its parts were made from. Raises InputError.
+    ``prepared`` has the gated graph, ``task_graph`` is the lowered graph, ``buffer_of`` has the
+    buffers of its outputs, ``origins`` the origins of its parts. Raises InputError.
     """
     graph, cluster = prepared.graph, prepared.cluster
     _require_possible(prepared, placement, weights)
@@ -59,15 +58,14 @@ def synchronised(
         _add_local_gradients(columns, weights, buffer_of)
     ready = {} if sync.overlap else _barriers(columns, prepared, weights, ends, updates)
     exchange = Exchange(columns, prepared, sync, weights, ready, buffer_of, updates)
-    # Before anything is written: slices of one parameter would make millions of tasks.
+    # Checked before writing, because slices of a parameter could make millions of tasks.
     require_few(weights, sync, prepared.fabric.holds_several)
     ranks = priorities(prepared, weights, sync, placement)
     for together in rounds(parcels(weights, sync, server_devices(sync, cluster), ranks)):
         exchange.add(together)
     exchange.finish()
     whole = columns.on_base()
-    # What an earlier step still has to send goes before what a later one sends: a worker that is
-    # ahead waits.
+    # Messages of an earlier step go before those of a later one, so a worker that is ahead waits.
     added = np.arange(len(whole.tasks)) >= len(base.tasks)
     later = np.where(added & (whole.tasks.priority >= FIRST), len(weights), 0)
     pushes = tuple(exchange.pushed) if sync.credit else ()
@@ -78,7 +76,7 @@ def synchronised(
     averages: defaultdict[int, list[int]] = defaultdict(list)
     for update, average in exchange.averaged:
         averages[update].append(average)
-    # What a step releases with its updates, the last of a round releases with their averages, too.
+    # The next step waits for updates, and after the last step of a round also for their averages.
     across += [(average, after) for op, after in across for average in averages[op]]
     across, once = list(dict.fromkeys(across)), int(np.count_nonzero(added))
     return replace(step, across=tuple(across), round=sync.every, once_a_round=once)
@@ -101,7 +99,7 @@ def _barriers(
     ends: Mapping[int, list[int]],
     updates: Mapping[int, Sequence[int]],
 ) -> dict[int, list[int]]:
-    """By worker the point at which it has nothing left to compute but updates, or, where their
+    """For each worker, a task at which it has nothing left to compute but updates, or, where
     parameters are averaged, nothing at all; ``updates`` are then those behind each gate.
     """
     before = {rank: ends.get(rank, []) for weight in weights for rank in weight.ranks}
@@ -120,7 +118,7 @@ def _barriers(
 def _require_possible(
     prepared: Prepared, placement: Sequence[int], weights: Sequence[Weight]
 ) -> None:
-    """Every worker has its gradient, and nothing is asked that a policy does not know."""
+    """Raise InputError where a gradient is not on its worker, or a setting goes with no policy."""
     names = [device.name for device in prepared.cluster.devices]
     problems = []
     if prepared.collectives.slowdown != 1:
@@ -159,7 +157,7 @@ def _by_priority(task_graph: TaskGraph) -> TaskGraph:
 
 
 def _free_leaves(task_graph: TaskGraph, rows: set[int], gates: set[int]) -> TaskGraph:
-    """Gates, and parameters that wait for their updates, hold no queue: they are no work."""
+    """Let gates, and parameters that wait for their updates, hold no queue: they take no time."""
     tasks = task_graph.tasks
     freed = {row for row in rows if not tasks.duration[row]}
     kinds = tuple(SYNC if row in gates else kind for row, kind in enumerate(tasks.kind))

@@ -1,15 +1,15 @@
-"""Credit: how many bytes a worker may have on their way to servers, and which parcel goes next when
-some arrive.
+"""Credit: a limit on the bytes that a worker has on their way to servers, and the rule for the next
+parcel when some arrive.
 
-Which message an arrival lets go is decided while the step runs: no edge of a task graph says it
-beforehand. The decisions follow from the schedule, and the schedule from the decisions. So both are
-repeated until they agree: from a trace the rule is replayed (when is each message ready, how long
-is it on its way), what waited gets an edge from the message whose arrival let it go, and the graph
-is run again. A decision depends on earlier ones only, so each round settles the earliest wrong one.
-Where two rounds agree, their schedule is the one that obeys the rule. Any engine runs it, and the
-checker judges it, as it does every task graph. The first guess comes from an engine that knows
-the rule (``engine.simpy_engine``) and is right but for ties: one round then confirms it.
-``execution.period`` calls ``credited``. The rule itself is ``Sender``, which both share.
+An arrival decides while the step runs which message goes next, so the edge cannot be in the task
+graph from the beginning. The decisions follow from the schedule, and the schedule from the
+decisions. So both are repeated until they agree: the rule is replayed with the times of a trace
+(when is each message ready, how long is it on its way), each message that waited gets an edge from
+the message whose arrival let it go, and the graph is run again. A decision depends on earlier ones
+only, so each round corrects the earliest wrong one. Where two rounds agree, the schedule obeys the
+rule. Any engine can run it, and the checker can judge it, as any task graph. The first guess comes
+from an engine that knows the rule (``engine.simpy_engine``) and is right except for ties; a round
+then confirms it. ``execution.period`` calls ``credited``. ``Sender`` is the rule itself, for both.
 """
 
 from __future__ import annotations
@@ -31,11 +31,12 @@ MOST_ROUNDS = 200
 
 
 class Sender:
-    """The rule of credit: of the messages of a sender that are ready, the first by priority goes
-    while it may; what arrives gives its bytes back.
+    """The rule of credit for a sender: while credit allows, the ready message of first priority
+    goes; a message that arrives gives its bytes back.
 
-    ``wait``: it may while any credit is left, and may overdraw it. ``skip``: where it fits, the
-    next one where not; what never fits goes when nothing else is under way.
+    Rule "wait": a message may go while any credit is left, and may overdraw it. Rule "skip": a
+    message goes only where it fits, else the next one; a message too large for the whole credit
+    goes when no other is under way.
     """
 
     def __init__(self, limit: int, skip: bool) -> None:
@@ -44,7 +45,7 @@ class Sender:
         self._waiting: list[tuple[int, int, int, int]] = []
 
     def ready(self, rank: int, now: int, task: int, size: int) -> None:
-        """A message is ready but for its credit."""
+        """A message is ready, and waits only for credit."""
         heappush(self._waiting, (rank, now, task, size))
 
     def arrived(self, size: int) -> None:
@@ -52,7 +53,7 @@ class Sender:
         self.credit, self.under_way = self.credit + size, self.under_way - 1
 
     def admitted(self) -> Iterator[tuple[int, int]]:
-        """The messages that go now: first task, and since when it was ready."""
+        """The messages that go now: the first task of each, and since when it was ready."""
         passed = []
         while self._waiting and (self.skip or self.credit > 0):
             entry = heappop(self._waiting)
@@ -75,9 +76,9 @@ def credited(
 ) -> Trace:
     """The trace of a graph of several ``step``s under the credit of ``sync``.
 
-    ``run`` simulates; ``guess`` tells the edges of the decisions to begin with, of the messages
-    under credit (first task, last task, bytes, priority, sender). Raises InputError where no
-    schedule obeys the rule after 200 rounds.
+    ``run`` simulates; ``guess`` returns the edges of the first decisions, from the messages under
+    credit (first task, last task, bytes, priority, sender). Raises InputError where no schedule
+    obeys the rule after 200 rounds.
     """
     pushes = _pushes(step, graph)
     edges = guess(
@@ -106,7 +107,7 @@ def _with(graph: TaskGraph, edges: Edges) -> TaskGraph:
 
 
 def _pushes(step: LoweredStep, graph: TaskGraph) -> dict[int, list[Push]]:
-    """The messages that credit counts by worker, of all steps."""
+    """The messages that count against each worker's credit, in all steps."""
     rows, source = len(step.task_graph.tasks), step.task_graph.tasks.source.tolist()
     pushes: dict[int, list[Push]] = {}
     for number in range(graph.steps):
@@ -124,8 +125,8 @@ def _decisions(
     """The decisions of the rule for this schedule: (task that arrives, task that it lets go)."""
     arrival = (trace.finish + graph.tasks.lag).tolist()
     limit, skip = int(sync.credit or 0), sync.credit_rule == "skip"
-    # Until it may go a message waits for its credit alone; from then on its way does not depend
-    # on the credit. So the way is the same in any trace, however wrong its decisions are.
+    # Once a message may go, its time under way does not depend on the credit. So this time is the
+    # same in any trace, however wrong the decisions are.
     ready, went = _released(graph, trace), _released(trace.task_graph, trace)
     for sent in pushes.values():
         ways = [arrival[push.last] - went[push.first] for push in sent]
@@ -133,7 +134,7 @@ def _decisions(
 
 
 def _released(graph: TaskGraph, trace: Trace) -> list[int]:
-    """When the last predecessor in this graph releases each task (0: it has none)."""
+    """The ps at which the last predecessor in this graph releases each task (0: it has none)."""
     successors = graph.tasks.successors
     release: Ints = (trace.finish + graph.tasks.lag)[successors.owners()]
     latest = np.zeros(len(graph.tasks), np.int64)
@@ -146,10 +147,10 @@ def _replay(
 ) -> Iterator[tuple[int, int]]:
     """The decisions of one sender: (task that arrives, task that it lets go).
 
-    ``ready`` tells by task when it is ready but for its credit, ``ways`` by message how long it
-    travels once it may go, in ps.
+    ``ready`` is by task the ps at which it waits only for credit, ``ways`` by message the ps that
+    it travels once it may go.
     """
-    # Arrivals (0) of an instant come before what becomes ready in it (1).
+    # Arrivals (0) at an instant come before messages that become ready then (1).
     events = [(ready[push.first], 1, push.first, k) for k, push in enumerate(pushes)]
     heapify(events)
     number, last = {push.first: k for k, push in enumerate(pushes)}, -1

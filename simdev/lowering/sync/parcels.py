@@ -1,10 +1,9 @@
-"""From weights to the parcels that are sent: how a policy cuts or gathers gradients, which server
-adds each up, and in which order they are to go.
+"""From weights to parcels: how a policy cuts or gathers gradients, which server adds each up, and
+the order in which they are to be sent.
 
-``synchronised`` (the package) asks for both; ``exchange.py`` writes the tasks of the parcels.
-``nouns.strategy.sync`` holds the settings. Where another setting cuts gradients, ``require_few``
-has to count it, too, and the line on how gradients are cut in ``report.measures.spread`` to name
-it.
+``synchronised`` (the package) calls it; ``exchange.py`` writes the tasks of the parcels.
+``nouns.strategy.sync`` has the settings. A new setting that cuts gradients must be counted in
+``require_few``, and named in the line on how gradients are cut in ``report.measures.spread``.
 """
 
 from __future__ import annotations
@@ -25,8 +24,8 @@ from ...nouns.taskgraph import Ints
 from ..prepare import Prepared
 from .weights import Weight
 
-MAX_SENT = 1_000_000  # segments a step: four steps of so many have some ten million tasks
-NEVER = 2**62  # ps: a receive that no op waits for together with others
+MAX_SENT = 1_000_000  # segments in a step: four such steps have some ten million tasks
+NEVER = 2**62  # ps; Mp of a receive that no op waits for together with others
 HASH = 9973  # MXNet's: key k whole on server 9973 k mod servers (src/kvstore/kvstore_dist.h)
 
 
@@ -66,10 +65,10 @@ def parcels(
 
 
 def require_few(weights: Sequence[Weight], sync: Sync, several: bool) -> None:
-    """Raises InputError where a step sends more than a million slices and segments.
+    """Raise InputError where a step sends more than a million slices and segments, before they are
+    written.
 
-    They are counted before they are written. ``several``: messages may pass several queues, one
-    after another; only these go in segments.
+    ``several``: messages may pass several queues, one after another; only these go in segments.
     """
     if sync.transport != "server":
         return
@@ -79,7 +78,7 @@ def require_few(weights: Sequence[Weight], sync: Sync, several: bool) -> None:
         if sync.slice_parameters is not None:
             slices = -(-weight.parameters // sync.slice_parameters)
         segments = -(-weight.size // int(sync.segment)) if in_segments else 1
-        # Each goes to its server and comes back, but for the worker that serves itself.
+        # Each worker sends to the server and gets an answer, except a worker that is the server.
         total += 2 * max(slices, segments) * max(1, len(weight.ranks) - 1)
     if total > MAX_SENT:
         raise InputError(
@@ -111,7 +110,7 @@ def _slices(
     # A whole gradient goes by its key in any case, as in MXNet.
     begin = 0 if (several or even) and sync.spread == "first" else weight.order * HASH
     for i, (first, last) in enumerate(pairwise(borders)):
-        # By the difference of rounded ends, so that the slices add up to the whole.
+        # A size is the difference of rounded ends, so that slices add up to the whole.
         size = weight.size * last // count - weight.size * first // count if count else weight.size
         name = f"{weight.name}[{i}]" if several else weight.name
         yield Parcel(name, (row,), size, servers[(begin + i) % len(servers)], rank)
@@ -124,8 +123,8 @@ def _buckets(
     servers: Sequence[tuple[int, ...]],
     ranks: Sequence[int],
 ) -> Iterator[Parcel]:
-    """A bucket is closed once it holds ``limit`` bytes; each group of workers fills its buckets
-    alone.
+    """The parcels of buckets. A bucket is closed once it has ``limit`` bytes; each group of workers
+    has separate buckets.
     """
     filled: dict[tuple[int, ...], list[int]] = {}
     closed: list[list[int]] = []
@@ -154,16 +153,16 @@ def rounds(parcels: Sequence[Parcel]) -> Iterator[list[Parcel]]:
         yield group
 
 
-# The order in which parcels are to go, TicTac's for one (Hashemi et al., MLSys 2019, algorithms 1
-# to 3). For a receive r among the outstanding ones, M is its transfer time, P the compute time of
-# the ops that wait for r alone. Mp is the least time to receive all that some op waits for, over
-# the ops that wait for r and others.
+# The order in which parcels are to be sent, for example that of TicTac (Hashemi et al., MLSys 2019,
+# algorithms 1 to 3). For an outstanding receive r, M is its transfer time, and P the compute time
+# of the ops that wait for r alone. Among the ops that wait for r and others, Mp is the least time
+# to receive all tensors that an op waits for.
 
 
 def priorities(
     prepared: Prepared, weights: Sequence[Weight], sync: Sync, placement: Sequence[int]
 ) -> list[int]:
-    """The place of each weight in the order in which parcels are to go."""
+    """The place of each weight in the order in which parcels are to be sent."""
     if sync.priority not in ("tic", "tac") or not weights:
         return [weight.order for weight in weights]
     waits, compute = _waits(prepared, weights, placement)
@@ -172,7 +171,7 @@ def priorities(
     else:
         receive = np.array([_receive_ps(prepared, weight) for weight in weights], np.int64)
         rank = timing_aware_order(waits, compute, receive)
-    # Those of equal rank go in the order of the forward.
+    # Weights of equal rank go in the order of the forward.
     order = np.lexsort(([weight.order for weight in weights], rank))
     return np.argsort(order).tolist()  # type: ignore[no-any-return]
 
@@ -180,13 +179,13 @@ def priorities(
 def _waits(
     prepared: Prepared, weights: Sequence[Weight], placement: Sequence[int]
 ) -> tuple[NDArray[np.bool_], Ints]:
-    """By op of the first worker and weight whether the op waits for the weight; and the ps of these
-    ops.
+    """For each op of the first worker and each weight, whether the op waits for the weight; and the
+    ps of these ops.
     """
     graph, worker = prepared.graph, weights[0].ranks[0]
     row_of_gate = {gate: row for row, weight in enumerate(weights) for gate in weight.gates}
     waits = np.zeros((len(graph.ops), len(weights)), np.bool_)
-    # A parameter is there once its update is done, in the step before; that waits for its gate.
+    # A parameter waits for its update in the step before, which waits for its gate.
     for update, parameters in updated(graph).items():
         for producer, _ in graph.reads[update]:
             if producer in row_of_gate:
@@ -204,7 +203,7 @@ def _waits(
 
 
 def _receive_ps(prepared: Prepared, weight: Weight) -> int:
-    """How long a worker receives the whole weight, over the route between the first two workers."""
+    """The ps to receive a whole weight over the route between the first two workers."""
     if len(weight.ranks) < 2:
         return weight.size
     pieces = prepared.segments(weight.ranks[1], weight.ranks[0])
@@ -215,10 +214,10 @@ def _receive_ps(prepared: Prepared, weight: Weight) -> int:
 
 
 def timing_independent_order(waits: NDArray[np.bool_]) -> list[int]:
-    """TIC: the rank of each receive; every receive takes 1, compute nothing, and those of equal Mp
+    """TIC: the rank of each receive. Every receive counts 1 and computation 0; receives of equal Mp
     share a rank.
 
-    ``waits`` tells by op and receive whether the op waits for it.
+    ``waits`` says for each op and receive whether the op waits for the receive.
     """
     each = np.ones(waits.shape[1], np.int64)
     least = _least_beside(waits, each, each > 0)
@@ -251,14 +250,14 @@ def timing_aware_order(waits: NDArray[np.bool_], compute: Ints, receive: Ints) -
 
 
 def _better(receive_1: int, receive_2: int, receive: Ints, unlocked: Ints, least: Ints) -> bool:
-    """Whether a receive goes before another one that comes first by position."""
+    """Whether receive 1 goes before receive 2, which has the earlier position."""
     first = min(unlocked[receive_2], receive[receive_1])
     second = min(unlocked[receive_1], receive[receive_2])
     return bool((first, least[receive_1]) < (second, least[receive_2]))
 
 
 def _least_beside(waits: NDArray[np.bool_], receive: Ints, left: NDArray[np.bool_]) -> Ints:
-    """Mp by receive: NEVER where no op waits for it and another."""
+    """Mp of each receive; NEVER where no op waits for it together with another."""
     outstanding = waits & left
     together = outstanding[outstanding.sum(axis=1) > 1]
     total = together.astype(np.int64) @ receive

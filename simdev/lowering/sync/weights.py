@@ -1,11 +1,11 @@
-"""Which gradients are synchronised, and the graph that leaves open how.
+"""The gradients to synchronise, and the graph without their synchronisation.
 
-A gradient to synchronise is an all-reduce over devices that hold partial results, as the partition
-makes it (``conv1#sync0``) or as the graph writes it. It is taken out of the graph: each worker gets
+A gradient to synchronise is an all-reduce over devices that hold partial results, made by the
+partition (``conv1#sync0``) or written in the graph. It is taken out of the graph: each worker gets
 a *gate* in its place, a leaf of length zero with the same tensor on the worker's device, which the
-updates read instead. What goes on between the op that makes a gradient and the gate is decided by a
-policy (exchange.py). ``lowering.splitting`` calls ``gated``. A gate is of kind ``input`` and no
-batch: whoever looks for the inputs of a step (``loaded``) has to leave gates out.
+updates read instead. A policy (exchange.py) decides how a gradient gets from the op that makes it
+to the gate. ``lowering.splitting`` calls ``gated``. A gate is of kind ``input`` but not part of a
+batch: code that looks for the inputs of a step (``loaded``) must leave gates out.
 """
 
 from __future__ import annotations
@@ -29,12 +29,13 @@ ELEMENT = 4  # bytes of a parameter of unknown shape: float32, as in the papers'
 
 @dataclass(frozen=True, slots=True)
 class Weight:
-    """A gradient to synchronise: by worker (``ranks``, device indices) who makes it, and the gate
-    that waits for it. ``size`` is in bytes, those of the parameters where these are averaged.
+    """A gradient to synchronise. By worker (``ranks``, device indices): ``gradients`` are its
+    partial results as (op, output), ``gates`` the ops that wait for it, all as positions in the
+    gated graph.
 
-    ``gradients`` are (op, output), ``gates`` ops, all positions in the gated graph. ``order`` is
-    its place in the order in which the forward reads the parameters, ``made`` its place in the
-    order of making gradients.
+    ``size`` is in bytes, those of the parameters where these are averaged. ``order`` is its place
+    in the order in which the forward reads the parameters, ``made`` its place in the order in which
+    gradients are made.
     """
 
     name: str
@@ -50,8 +51,8 @@ class Weight:
 def gated(
     graph: Graph, cluster: Cluster, strategy: Strategy, origins: Mapping[str, Origin], sync: Sync
 ) -> tuple[Graph, Strategy, dict[str, Origin], tuple[Weight, ...]]:
-    """A split graph with gates in place of its synchronisations, with the placement and the origins
-    that go with it, and the weights that are synchronised. Raises InputError.
+    """A split graph with gates in place of its synchronisations, its strategy and origins with
+    those of the gates, and the weights that are synchronised. Raises InputError.
     """
     taken = dict(_reduced_gradients(graph, cluster, origins))
     alone = dict(_lone_gradients(graph, cluster, strategy, sync, taken))
@@ -80,8 +81,8 @@ def server_devices(sync: Sync, cluster: Cluster) -> tuple[int, ...] | None:
 def _reduced_gradients(
     graph: Graph, cluster: Cluster, origins: Mapping[str, Origin]
 ) -> Iterator[tuple[int, tuple[int, ...]]]:
-    """All-reduces of gradients, with their ranks: the partition names them, and in a graph as
-    written they are all-reduces that updates alone read.
+    """The all-reduces of gradients, with their ranks: those that the partition made for this, and
+    all-reduces of the given graph that only updates read.
     """
     phases: defaultdict[int, set[str]] = defaultdict(set)
     for op, reads in zip(graph.ops, graph.reads, strict=True):
@@ -106,8 +107,8 @@ def _lone_gradients(
     sync: Sync,
     taken: Mapping[int, tuple[int, ...]],
 ) -> Iterator[tuple[TensorOf, int]]:
-    """Gradients that a single worker makes: (op, output) -> device. Only a server elsewhere takes
-    them.
+    """Gradients that a single worker makes, as ((op, output), device). They are synchronised only
+    where the policy names servers, and only with a server on another device.
     """
     machines = server_devices(sync, cluster)
     if machines is None or sync.transport != "server":
@@ -123,7 +124,7 @@ def _lone_gradients(
 
 
 class _Sum(NamedTuple):
-    """A gradient to synchronise by names: its workers, what they make (inputs), and the gates."""
+    """A gradient to synchronise, by names: its workers, their partial results, and the gates."""
 
     name: str
     ranks: tuple[int, ...]
@@ -134,7 +135,7 @@ class _Sum(NamedTuple):
 class _Gates:
     """The ops of the gated graph, while they are written.
 
-    ``made_for`` is by gate the op whose origin, priority and place it has.
+    ``made_for`` is by gate the op whose origin, priority and place the gate takes over.
     """
 
     def __init__(
@@ -149,9 +150,9 @@ class _Gates:
         self.made_for: dict[str, str] = {}
         self.sums: list[_Sum] = []
         self._graph, self._cluster, self._taken = graph, cluster, taken
-        # Readers may come before what they read: every gate is there before any op is written.
+        # Readers may come before their producers, so all gates are made before any op is written.
         self._instead: dict[TensorOf, str] = {}
-        self._gates_at: defaultdict[int, list[Op]] = defaultdict(list)  # before which op they stand
+        self._gates_at: defaultdict[int, list[Op]] = defaultdict(list)  # by the op they precede
         for i, ranks in taken.items():
             self._open(i, ranks)
         for i, op in enumerate(graph.ops):
@@ -181,7 +182,7 @@ class _Gates:
     def _gate(self, before: int, name: str, gradient: TensorOf, device: int) -> str:
         op = self._graph.ops[gradient[0]]
         tensor, gate = op.outputs[gradient[1]], f"{name}.{gradient[1]}"
-        # An op of the file may bear the name already.
+        # An op of the file may have this name already.
         while gate in self._graph.index or gate in self.placement:
             gate += "'"
         # The output may be a view, whose base the gate does not have.
@@ -193,7 +194,7 @@ class _Gates:
         return gate
 
     def _reading(self, i: int) -> Op:
-        """An op that reads gates in place of what was taken out."""
+        """An op, reading gates in place of the tensors of removed ops."""
         graph, taken, op = self._graph, self._taken, self._graph.ops[i]
         if op.phase != "update" and not any(producer in taken for producer, _ in graph.reads[i]):
             return op
@@ -209,7 +210,7 @@ class _Gates:
 
 
 def _order(order: Order, made_for: Mapping[str, str], kept: set[str]) -> Order:
-    """A priority of what was taken out is that of its gates."""
+    """The order with the priorities of removed ops given to their gates."""
     if not order.priority:
         return order
     taken = set(made_for.values()) - kept
@@ -221,8 +222,8 @@ def _order(order: Order, made_for: Mapping[str, str], kept: set[str]) -> Order:
 
 
 def updates_behind(graph: Graph, gates: Collection[int]) -> dict[int, list[int]]:
-    """By gate the updates after which the parameters of its gradient are there: those that read it
-    with a parameter, else all behind it.
+    """For each gate, the updates after which the parameters of its gradient are there: those that
+    read it together with a parameter, else all ops behind it.
     """
     readers, parameters = readers_of(graph), updated(graph)
     behind: dict[int, list[int]] = {}
@@ -242,7 +243,7 @@ def _weights(graph: Graph, sums: Sequence[_Sum], averages: bool) -> Iterator[Wei
     gates = [tuple(graph.index[gate] for gate in each.gates) for each in sums]
     made = [tuple(map(graph.resolve, each.gradients)) for each in sums]
     sizes = dict(_parameter_bytes(graph, [first for first, *_ in gates]) if averages else ())
-    # What no forward op reads comes last, what is made last first: as the others, backwards.
+    # Parameters that no forward op reads come last, ordered by their gradients, the latest first.
     first = [
         min(needed.get(gate, (never, -gradients[0][0])) for gate in places)
         for places, gradients in zip(gates, made, strict=True)
@@ -257,8 +258,8 @@ def _weights(graph: Graph, sums: Sequence[_Sum], averages: bool) -> Iterator[Wei
 
 
 def _parameter_bytes(graph: Graph, gates: Collection[int]) -> Iterator[tuple[int, int]]:
-    """The bytes of the parameters behind each gate, where they have the shape of its gradient:
-    mixed precision keeps them in another dtype.
+    """The bytes of the parameter behind each gate, where it has the shape of the gradient: under
+    mixed precision its dtype may differ.
     """
     parameters = updated(graph)
     for gate, updates in updates_behind(graph, gates).items():
@@ -277,8 +278,8 @@ def _places(keys: Sequence[Any]) -> list[int]:
 
 
 def _first_needed(graph: Graph) -> dict[int, tuple[int, int]]:
-    """By gradient when its parameter is first read: (the first forward op that reads it, the
-    parameter itself).
+    """For each gradient, the first read of its parameter: (the first forward op that reads it, the
+    parameter).
     """
     first: dict[int, int] = {}
     for i, op in enumerate(graph.ops):

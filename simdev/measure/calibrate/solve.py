@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import ROUND_HALF_EVEN, Context, Decimal
 from fractions import Fraction
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -45,10 +46,9 @@ class Solution:
 def optimizers() -> Any:
     """``scipy.optimize``. Raises SimdevError where there is none."""
     try:
-        from scipy import optimize
+        return import_module("scipy.optimize")
     except ModuleNotFoundError:
         raise SimdevError(f"calibrate needs scipy: {install_line('solvers')}") from None
-    return optimize
 
 
 def independent(columns: Floats) -> list[int]:

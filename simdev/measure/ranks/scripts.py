@@ -20,6 +20,7 @@ from contextlib import ExitStack, contextmanager
 from inspect import signature
 from itertools import chain
 from pathlib import Path
+from types import CodeType
 from typing import Any
 from unittest.mock import patch
 
@@ -55,6 +56,7 @@ class Steps:
     Recording begins once every optimizer of the script has taken a step, in which it creates its
     state, and at the latest after the second step of the first optimizer. ``late`` is the line that
     was running when no step ended in time; ``begins`` is called at the begin of each step.
+    Where the script has marks of its own (``marked``, by ``step_ends``), optimizers end nothing.
     """
 
     running: Steps | None = None
@@ -111,9 +113,24 @@ def step_ends() -> None:
 
     A script needs it where its first optimizer does not step exactly once in each training step.
     """
-    if Steps.running is not None:
-        Steps.running.marked = True
-        Steps.running.ends()
+    steps = Steps.running
+    if steps is None:
+        return
+    if steps.recorder.recording and not steps.marked:
+        raise InputError(
+            "simdev.step_ends() is called by a module that the script imports, behind a step of an "
+            "optimizer: call it in the script itself"
+        )
+    steps.marked = True
+    steps.ends()
+
+
+def _expect_marks(code: Any) -> None:
+    # Known before the script runs: the first step of an optimizer would else begin the recording.
+    if isinstance(code, CodeType) and Steps.running is not None:
+        Steps.running.marked |= step_ends.__name__ in code.co_names
+        for inner in code.co_consts:
+            _expect_marks(inner)
 
 
 def _is_state(value: Any) -> bool:
@@ -182,6 +199,7 @@ def run_file(file: Path, arguments: Sequence[str]) -> None:
     path = [str(file.parent), *sys.path]
     with patch.object(sys, "argv", [str(file), *arguments]), patch.object(sys, "path", path):
         try:
+            _expect_marks(compile(file.read_bytes(), str(file), "exec"))
             runpy.run_path(str(file), run_name="__main__")
         except SystemExit as error:
             if error.code not in (None, 0):
@@ -201,6 +219,7 @@ def run_function(step: Callable[..., Any], mesh: Mapping[str, int]) -> None:
     dist.init_process_group("nccl")
     names, sizes = tuple(mesh), tuple(mesh.values())
     shape = (device_mesh.init_device_mesh("cuda", sizes, mesh_dim_names=names),) if mesh else ()
+    _expect_marks(getattr(step, "__code__", None))
     made = step(*shape)
     if made is None:
         return

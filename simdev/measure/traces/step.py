@@ -413,6 +413,18 @@ class Loaded:
         return [call for pair in piece.kernels for call in self.talk.of_kernel(*pair)]
 
 
+def trace_step(
+    text: str, device: str | None = None, warm_up: int | None = None, name: str = "trace"
+) -> TraceStep:
+    """The step of median length of a trace's text; a trace that marks no steps is one step.
+
+    ``device`` and ``warm_up`` as in ``import_trace``; a CPU's step names its times itself, so its
+    kind may be left out: "cpu". Raises InputError.
+    """
+    loaded = Loaded.of(text, warm_up)
+    return step_of(loaded, middle_of(loaded.lengths), device, name)
+
+
 def step_of(loaded: Loaded, number: int, device: str | None, name: str) -> TraceStep:
     """A step of a trace; ``number`` counts from 0, without the warm-up.
 

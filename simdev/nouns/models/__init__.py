@@ -37,7 +37,7 @@ class Model:
 
     @property
     def sizes(self) -> dict[str, Any]:
-        """All dimensions, the name's and the defaults."""
+        """All dimensions: those of the name, and the builder's defaults."""
         parameters = inspect.signature(self.build).parameters
         return {name: parameter.default for name, parameter in parameters.items()} | dict(self.dims)
 
@@ -108,7 +108,7 @@ def build(name: str, /, **dims: Any) -> Graph:
     """The training step of a model: ``build("gpt2-small", batch=4, length=512)``.
 
     ``dims`` are the arguments of its builder (``batch``, ``dtype``, ``optimizer`` and the model's
-    own); the others are as the name or the paper says. Raises InputError for an unknown name and
+    own); the others follow from the name or the paper. Raises InputError for an unknown name and
     for dimensions that do not fit.
     """
     refuse(text_problems("model", name))
@@ -123,14 +123,14 @@ def layer_of(name: str) -> str:
     """The layer that an op belongs to, by its name: "layer_3/attention/query" of
     "grad/layer_3/attention/query/matmul".
 
-    Forward, backward and update of a layer share it, and so do all steps of an unrolled one; "" for
-    the batch's inputs.
+    Forward, backward and update of a layer share this name, and so do all steps of an unrolled
+    layer; "" for the batch's inputs.
     """
     return unrolled(scope_of(name))
 
 
 def parameter_count(graph: Graph) -> int:
-    """How many parameters a step trains: the elements of what its updates write."""
+    """The number of parameters that a step trains: elements written by its updates."""
     updates = (i for i, op in enumerate(graph.ops) if op.phase == "update")
     return sum(prod(graph.operands[i][0].shape or ()) for i in updates)
 

@@ -1,12 +1,12 @@
-"""From a recorded forward to a training step: the backward, derived op by op, and the updates.
+"""Training steps from recorded forwards: the backward, derived op by op, and the updates.
 
 Ops are visited from the last to the first. The rule of a kind (``gradient``, beside its verb in
-``ops``) reads the gradients of the op's outputs and records those of its operands; where a tensor
-has several readers their gradients are added up, two at a time, in the order of their arrival. This
-is what autograd runs, so each gradient has its true shape and cost.
+``ops``) reads the gradients of the op's outputs and records the gradients of its operands. Where a
+tensor has several readers, their gradients are added up in the order of arrival, two at a time.
+Autograd does the same, so each gradient has its true shape and cost.
 
-Builders are decorated by ``model``, which calls the rest. The kind of op that updates parameters is
-told by the optimizer's row in ``simdev/nouns/memory.py``.
+Builders are decorated by ``model``, which calls the rest. The optimizer's row in
+``simdev/nouns/memory.py`` names the kind of op that updates parameters.
 """
 
 from __future__ import annotations
@@ -25,27 +25,27 @@ from ..structure import PREFIXES
 from .builder import Call, StepBuilder, Value, read_shapes, record
 
 Gradients = Iterator[tuple[Value, Value]]
-"""Operands, each with its gradient."""
+"""Pairs of an operand and its gradient."""
 
 OutputGradients = tuple[Value | None, ...]
 """Gradients of an op's outputs; None where nothing reads that output."""
 
 Rule = Callable[[Call, OutputGradients], Gradients]
-"""From an op and the gradients of its outputs to those of its operands."""
+"""A function from an op and the gradients of its outputs to the gradients of its operands."""
 
 RULES: dict[str, Rule] = {}
 
 
 def _rule_of(kind: str) -> Rule:
-    """The rule of a kind. Raises InputError where it has none."""
+    """The gradient rule of a kind. Raises InputError where it has none."""
     if kind not in RULES:
         raise InputError(f'kind "{kind}": no gradient is known (register one by "gradient")')
     return RULES[kind]
 
 
-# Two registries of rules would let a kind have two: both decorators write into RULES.
+# Both decorators write into the one registry RULES, so that a kind cannot have two rules.
 def gradient_of_all(*kinds: str) -> Callable[[Rule], Rule]:
-    """Registers the rule of kinds with several outputs that have gradients."""
+    """Register the rule of kinds with gradients of several outputs."""
 
     def registered(rule: Rule) -> Rule:
         RULES.update(dict.fromkeys(kinds, rule))
@@ -55,7 +55,7 @@ def gradient_of_all(*kinds: str) -> Callable[[Rule], Rule]:
 
 
 def gradient(*kinds: str) -> Callable[[Callable[[Call, Value], Gradients]], Rule]:
-    """Registers the rule of kinds of whose outputs only the first has a gradient."""
+    """Register the rule of kinds where only the first output has a gradient."""
 
     def registered(rule: Callable[[Call, Value], Gradients]) -> Rule:
         def of_first(call: Call, outputs: OutputGradients) -> Gradients:
@@ -69,7 +69,7 @@ def gradient(*kinds: str) -> Callable[[Callable[[Call, Value], Gradients]], Rule
 def gradients_of(
     wanted: Sequence[Value], kind: str, operands: Sequence[Value], **attrs: Any
 ) -> Gradients:
-    """Records one op that computes the gradients of all ``wanted``, shaped like these."""
+    """Record one op that computes the gradients of all ``wanted``, with their shapes."""
     outputs = [value.shape_dtype for value in wanted]
     return zip(wanted, wanted[0].step.record(kind, operands, outputs, **attrs), strict=True)
 
@@ -84,17 +84,17 @@ def training_graph(loss: Value) -> Graph:
 
 
 def _backward(step: StepBuilder, loss: Value) -> dict[tuple[int, int], Value]:
-    """Records the backward; returns the gradients of the parameters by their source."""
+    """Record the backward; returns the gradients of the parameters by their source."""
     gradients: dict[tuple[int, int], Value] = {}
     with step.back_at("loss"):
-        # What autograd starts with; profiles of captured steps have a row for it.
+        # Autograd's first op; profiles of captured steps have a row for it.
         gradients[loss.source] = record("ones_like", loss)
-    # Recorded order is a topological order, so every reader of an output is met before its op.
+    # Recorded order is topological, so all readers of an output come before its op here.
     for call in reversed(step.calls):
         outputs = tuple(gradients.pop(output.source, None) for output in call.outputs)
         if any(outputs):
             with step.back_at(call.scope):
-                # All first: a rule that reads an operand twice adds up behind its last op.
+                # All at once: a rule that reads an operand twice adds up after its last op.
                 for operand, new in list(_rule_of(call.kind)(call, outputs)):
                     if operand.trained:
                         new = new.view(*operand.stored)
@@ -105,7 +105,7 @@ def _backward(step: StepBuilder, loss: Value) -> dict[tuple[int, int], Value]:
 
 def _update(step: StepBuilder, parameter: Value, gradients: dict[tuple[int, int], Value]) -> Op:
     """The update of a parameter, which stays where the parameter is."""
-    # Colocated by name, for an update on another device would send the parameter twice a step.
+    # Colocated by name: on another device an update would send the parameter twice a step.
     name = step.reference(parameter)
     if parameter.source not in gradients:
         raise InputError(f'the loss does not depend on the parameter "{name}"')
@@ -123,15 +123,16 @@ def _update(step: StepBuilder, parameter: Value, gradients: dict[tuple[int, int]
 def model(
     name: str, optimizer: str, dtype: str = "float32"
 ) -> Callable[[Callable[..., Value]], Callable[..., Graph]]:
-    """Makes a builder of training steps of what records a forward and returns its loss.
+    """A decorator from a function that records a forward and returns its loss to a builder of
+    training steps.
 
-    The builder takes the sizes of the forward and, behind them, ``dtype`` and ``optimizer``, whose
-    defaults are given here. ``name`` is that of the graph, with sizes in braces. The builder raises
-    InputError for sizes that it does not have or that are no whole numbers >= 1.
+    The builder takes the sizes of the forward, then ``dtype`` and ``optimizer``, whose defaults are
+    given here. ``name`` is the graph's name, with sizes in braces. The builder raises InputError
+    for unknown sizes and for sizes that are no whole numbers >= 1.
     """
 
     def decorated(forward: Callable[..., Value]) -> Callable[..., Graph]:
-        # The forward's first parameter is the StepBuilder, which is made here.
+        # The forward's first parameter is the StepBuilder, made below.
         _, *sizes = inspect.signature(forward).parameters.values()
         defaults = {"dtype": dtype, "optimizer": optimizer}
         texts = (
@@ -168,7 +169,7 @@ def model(
 def _problems(given: Mapping[str, Any], parameters: Mapping[str, Parameter]) -> Iterator[str]:
     for name, value in given.items():
         default = parameters[name].default
-        # The default tells the kind of a size: bool first, for a bool is an int to Python.
+        # The default decides the type of a size: bool first, since a bool is an int in Python.
         if isinstance(default, bool):
             if not isinstance(value, bool):
                 yield f"{name}: must be true or false, got {written(value)}"

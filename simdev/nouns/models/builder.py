@@ -1,8 +1,9 @@
 """The recorder of a training step: ops in the order in which they run, and the values they produce.
 
 A verb (``ops``) takes values, records one or more ops and returns a value. Op names are paths: the
-scopes entered, then the kind of the op. Views are no ops: a value can carry another shape than its
-op produced, and an op that reads it then says so in its attribute "in", as captured graphs do.
+scopes entered, then the kind of the op. Views are no ops: a value may have another shape than its
+op produced, and an op that reads it then has this shape in its attribute "in", as in captured
+graphs.
 
 The verbs of ``ops`` and the derivation of the backward call it. The prefixes of names that it
 writes are ``PREFIXES`` of ``simdev/nouns/structure.py``, where they are read back.
@@ -29,7 +30,7 @@ Shape = tuple[int, ...]
 ShapeDtype = tuple[Shape, str]
 
 FLOATS = tuple(name for name in PARAMETERS if "float" in name)
-# A typing error in a size must not fill the memory before anybody can stop it.
+# A mistyped size must not fill the memory before a user can stop it.
 MAX_OPS = 1_000_000
 
 
@@ -37,8 +38,8 @@ MAX_OPS = 1_000_000
 class Value:
     """A tensor of the step: ``source`` is (position of the op that produced it, output index).
 
-    ``shape`` is how it is read, which may differ from ``stored``. ``trained`` says whether it
-    depends on a parameter, so that it has a gradient.
+    ``shape`` is the shape in which it is read, which may differ from ``stored``. ``trained`` says
+    whether it depends on a parameter, so that it has a gradient.
     """
 
     step: StepBuilder = field(repr=False)
@@ -54,11 +55,11 @@ class Value:
 
     @property
     def shape_dtype(self) -> ShapeDtype:
-        """Shape and dtype, as an equal output is recorded."""
+        """Shape and dtype of an output equal to this value."""
         return self.shape, self.dtype
 
     def view(self, *shape: int) -> Value:
-        """Its elements, in order, under another shape. Raises InputError for another count."""
+        """The elements, in order, under another shape. Raises InputError for another count."""
         if prod(shape) != prod(self.shape):
             raise InputError(
                 f'"{self.step.path}": {list(self.shape)} cannot be seen as {list(shape)}'
@@ -90,12 +91,12 @@ class Call:
 class StepBuilder:
     """A training step while it is recorded.
 
-    ``dtype`` is that of parameters and activations, ``optimizer`` a name of
+    ``dtype`` is the dtype of parameters and activations, ``optimizer`` a name of
     ``simdev.nouns.memory.OPTIMIZERS``. Raises InputError for others.
     """
 
     def __init__(self, name: str, dtype: str, optimizer: str) -> None:
-        # A name that is no dtype stays as it was written, for the message.
+        # An unknown dtype keeps its spelling for the message.
         problems, dtype = [], known(dtype) or dtype
         if dtype not in FLOATS:
             problems.append(f'dtype: must be one of {", ".join(sorted(FLOATS))}, got "{dtype}"')
@@ -113,7 +114,7 @@ class StepBuilder:
         self.outputs: dict[tuple[int, int], ShapeDtype] = {}
         self.parameters: list[Value] = []
         self._taken: dict[str, int] = {}
-        # Steps have thousands of tensors of few shapes: equal ones are one object.
+        # Steps have thousands of tensors of few shapes, so equal tensors are one object.
         self._tensors: dict[ShapeDtype, Tensor] = {}
 
     @contextmanager
@@ -133,15 +134,15 @@ class StepBuilder:
         self.phase, self.path = outer
 
     def input(self, name: str, *shape: int, dtype: str | None = None) -> Value:
-        """A tensor of the batch."""
+        """A tensor of the batch, an input of the step."""
         return self._leaf("input", name, (shape, dtype or self.dtype))
 
     def constant(self, name: str, *shape: int, dtype: str | None = None) -> Value:
-        """A tensor that is equal in every step and is not trained."""
+        """A tensor that is the same in every step and is not trained."""
         return self._leaf("constant", name, (shape, dtype or self.dtype))
 
     def parameter(self, name: str, *shape: int) -> Value:
-        """A tensor that is trained: it has a gradient, an update and the optimizer's state."""
+        """A trained tensor: it has a gradient, an update and the optimizer's state."""
         value = self._leaf("parameter", name, (shape, self.dtype), trained=True)
         self.parameters.append(value)
         return value
@@ -153,7 +154,7 @@ class StepBuilder:
 
     def _leaf(self, kind: str, name: str, output: ShapeDtype, trained: bool = False) -> Value:
         name, tensor = self._path_of(name), self._tensor(output)
-        # Leaves take no time: they are there when the step begins.
+        # Leaves take no time: they exist when the step begins.
         op = Op(name, kind, outputs=(tensor,), time=0)
         if kind == "parameter":
             op = replace(op, param_bytes=tensor.bytes, colocate=name)
@@ -164,7 +165,7 @@ class StepBuilder:
     def record(
         self, kind: str, inputs: Sequence[Value], outputs: Sequence[ShapeDtype], **attrs: Any
     ) -> tuple[Value, ...]:
-        """Records one op in the current scope; returns its outputs."""
+        """Record one op in the current scope; returns its outputs."""
         op = Op(
             self._path_of(kind),
             kind,
@@ -173,7 +174,7 @@ class StepBuilder:
             outputs=tuple(map(self._tensor, outputs)),
             attrs={**attrs, **read_shapes(inputs)},
         )
-        # Nothing differentiates a gradient: only the forward is remembered.
+        # Only the forward is remembered, since nothing differentiates a gradient.
         trained = self.phase == "forward" and any(value.trained for value in inputs)
         values = self._append(op, outputs, trained)
         if trained:
@@ -181,7 +182,7 @@ class StepBuilder:
         return values
 
     def reference(self, value: Value) -> str:
-        """A value as an op's input is written."""
+        """The text of a value as an op's input."""
         position, output = value.source
         return f"{self.ops[position].name}:{output}" if output else self.ops[position].name
 
@@ -207,7 +208,7 @@ class StepBuilder:
         return self._tensors[output]
 
     def _path_of(self, name: str) -> str:
-        """The name behind its phase and scopes, with _1, _2, .. appended where it is taken."""
+        """The name after its phase and scopes, with _1, _2, .. appended where it is taken."""
         path = PREFIXES[self.phase] + (f"{self.path}/{name}" if self.path else name)
         count = self._taken.get(path, 0)
         self._taken[path] = count + 1
@@ -215,15 +216,15 @@ class StepBuilder:
 
 
 def read_shapes(inputs: Sequence[Value]) -> dict[str, Any]:
-    """The attribute "in" of an op: the shapes of its operands, where one is not read as stored."""
-    # Left out where it says nothing, as captured graphs have it: keys of profiles must be equal.
+    """The attribute "in" of an op: the shapes of its operands, if one is not read as stored."""
+    # Left out where all are as stored, as in captured graphs: keys of profiles must be equal.
     if all(value.shape == value.stored for value in inputs):
         return {}
     return {"in": [list(value.shape) for value in inputs]}
 
 
 def record(kind: str, *operands: Value, shape: Shape | None = None, **attrs: Any) -> Value:
-    """Records an op with one output, of its first operand's dtype and by default its shape."""
+    """Record an op with one output, by default with its first operand's dtype and shape."""
     first = operands[0]
     output = first.shape if shape is None else shape, first.dtype
     return first.step.record(kind, operands, [output], **attrs)[0]

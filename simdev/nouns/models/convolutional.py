@@ -1,4 +1,4 @@
-"""Classifiers of images: LeNet-5, AlexNet, VGG, ResNet, Inception-V3, NASNet-A and cells like its.
+"""Classifiers of images: LeNet-5, AlexNet, VGG, ResNet, Inception-V3, NASNet-A and similar cells.
 
 LeNet-5: LeCun et al., "Gradient-based learning applied to document recognition", 1998, in the
 field's form: every map of the second convolution reads all of the first, and a softmax ends it;
@@ -14,10 +14,10 @@ with the field's names of blocks (mixed_5b ... mixed_7c); every convolution is c
 norm and ReLU. 23,834,568 parameters, with the auxiliary head 27,161,264.
 
 NASNet-A: Zoph et al., "Learning transferable architectures for scalable image recognition", 2018,
-and networks of any cell of that kind, as ENAS samples them (Pham et al., "Efficient neural
-architecture search via parameter sharing", ICML 2018, section 2.4). The cells are those of the
-paper's figure 4, the frame (stem of two reductions, three groups of normal cells) that of its
-ImageNet networks. Left out: the auxiliary head and scheduled drop path.
+and networks of any such cell, as ENAS samples them (Pham et al., "Efficient neural architecture
+search via parameter sharing", ICML 2018, section 2.4). The cells are from the paper's figure 4, the
+frame (stem of two reductions, three groups of normal cells) from its ImageNet networks. Left out:
+the auxiliary head and scheduled drop path.
 
 ``models.MODELS`` names these builders. The same networks for PyTorch are in
 ``simdev/measure/torch_models/classifiers.py``; ``simdev/learn/families.py`` samples cells of
@@ -53,14 +53,14 @@ from .ops import (
 
 ALEXNET = ((64, 11, 4, 2), (192, 5, 1, 2), (384, 3, 1, 1), (256, 3, 1, 1), (256, 3, 1, 1))
 """Channels, kernel, stride, padding."""
-# Convolutions of AlexNet, counted from 1, that a pooling follows.
+# Convolutions of AlexNet, counted from 1, with a pooling after them.
 POOLED = (1, 2, 5)
 VGG_CHANNELS = (64, 128, 256, 512, 512)
 VGG = {16: (2, 2, 3, 3, 3), 19: (2, 2, 4, 4, 4)}
 """Number of 3x3 convolutions of each block, by depth."""
 RESNET = {50: (3, 4, 6, 3), 101: (3, 4, 23, 3), 152: (3, 8, 36, 3)}
 """Bottlenecks of each stage, by depth."""
-# A bottleneck puts out four times the channels of its 3x3 convolution (table 1).
+# The output of a bottleneck has four times the channels of its 3x3 convolution (table 1).
 EXPANSION = 4
 
 
@@ -87,7 +87,7 @@ def alexnet(step: StepBuilder, batch: int = 256, classes: int = 1000, size: int 
             x = relu(conv2d(x, channels, kernel, stride, padding, bias=True))
             if i in POOLED:
                 x = max_pool2d(x, 3, 2)
-    # Dropout before the layer here and behind it in VGG: each as its paper has it.
+    # Dropout is before the layer here and after it in VGG, as in the papers.
     x = flat(x)
     for i in (6, 7):
         with step.scope(f"fc_{i}"):
@@ -148,7 +148,7 @@ def _bottleneck(x: Value, width: int, stride: int) -> Value:
     """1x1, 3x3 and 1x1 convolution beside a shortcut, a convolution where the shape changes."""
     out = EXPANSION * width
     y = relu(_normed(x, width, 1, name="unit_1"))
-    # The paper has the stride in the first 1x1; the field moved it here, at equal parameters.
+    # The paper has the stride in the first 1x1; the field moved it here, with equal parameters.
     y = relu(_normed(y, width, 3, stride, 1, "unit_2"))
     y = _normed(y, out, 1, name="unit_3")
     is_other = stride > 1 or x.shape[1] != out
@@ -164,8 +164,8 @@ def _normed(
 
 
 def _scores(x: Value, classes: int, drop: bool = True, active: bool = False) -> Value:
-    """Images (n, c, h, w), behind ReLU where ``active``, to scores (n, classes) by the mean of each
-    channel.
+    """Images (n, c, h, w) to scores (n, classes) by the mean of each channel; ``active``: after a
+    ReLU.
     """
     with x.step.scope("head"):
         x = dropout(global_avg_pool(relu(x) if active else x), drop)
@@ -173,16 +173,17 @@ def _scores(x: Value, classes: int, drop: bool = True, active: bool = False) -> 
 
 
 Block = Mapping[str, Sequence[tuple[int, Size]]]
-"""Branches side by side, each a chain of units (channels, kernel); ``branch_pool`` begins with a
+"""Parallel branches, each a chain of units (channels, kernel); ``branch_pool`` begins with a
 pooling.
 
-Where that is all of it, the block halves the extent: so does the last unit of each other branch.
+Where the pooling is the whole branch, the block halves the extent, and so does the last unit of
+each other branch.
 """
 
-# A 7x7 convolution as two, a row and a column of the window: 2/7 of the products (section 3.2).
+# A 7x7 convolution as a row and a column of the window: 2/7 of the products (section 3.2).
 ROW, COLUMN = (1, 7), (7, 1)
 ENDS = ("branch3x3", "branch3x3dbl")
-"""Branches of the last blocks that end in a 1x3 and a 3x1 convolution beside each other."""
+"""Branches of the last blocks that end in parallel 1x3 and 3x1 convolutions."""
 
 
 def _mixed_5(pooled: int) -> Block:
@@ -259,7 +260,7 @@ def inception_v3(
 
 
 def _mixed(x: Value, block: Block, forked: Sequence[str]) -> Value:
-    """Branches over one input, joined by channels; those named in ``forked`` fork at their end."""
+    """Branches over one input, joined by channels; the branches in ``forked`` fork at their end."""
     branches, halving = [], not block["branch_pool"]
     for name, layers in block.items():
         with x.step.scope(name):
@@ -276,7 +277,7 @@ def _mixed(x: Value, block: Block, forked: Sequence[str]) -> Value:
 
 
 def _forked(x: Value) -> Value:
-    """A 1x3 and a 3x1 convolution beside each other."""
+    """Parallel 1x3 and 3x1 convolutions."""
     sizes: dict[str, Size] = {"conv1x3": (1, 3), "conv3x1": (3, 1)}
     both = [_active(x, 384, size, 1, _same(size), name) for name, size in sizes.items()]
     return concat(both, 1)
@@ -296,7 +297,7 @@ def _active(
 
 
 def _with_auxiliary(scores: Value, beside: Value) -> Value:
-    """The loss with that of a second head over mixed_6e, which counts 0.4."""
+    """The loss, plus 0.4 times the loss of a second head over mixed_6e."""
     step, (batch, classes) = scores.step, scores.shape
     with step.scope("auxiliary"):
         x = _active(avg_pool2d(beside, 5, 3), 128, 1, name="conv_0")
@@ -309,8 +310,8 @@ def _with_auxiliary(scores: Value, beside: Value) -> Value:
 
 
 Pair = tuple[str, int, str, int]
-"""Two operations whose results are added, each with the state it reads: 0 this cell's input, 1 the
-one before, 2 ...
+"""Two operations whose results are added, each with the state that it reads: 0 the input of this
+cell, 1 the input of the cell before, 2 ... the results of pairs.
 """
 
 NORMAL: tuple[Pair, ...] = (
@@ -327,10 +328,10 @@ REDUCTION: tuple[Pair, ...] = (
     ("identity", 3, "average_3", 2),
     ("separable_3", 2, "max_3", 0),
 )
-# Only operations on the two input states stride: the others read what has been halved.
+# Only operations on the two input states have a stride: the others read halved extents.
 STRIDE = {NORMAL: 1, REDUCTION: 2}
 JOINED = {NORMAL: (1, 2, 3, 4, 5, 6), REDUCTION: (3, 4, 5, 6)}
-"""States that no pair reads leave the cell, joined by channels."""
+"""The states that no pair reads, which are joined by channels as the cell's output."""
 OPERATIONS = ("identity", "separable_3", "separable_5", "average_3", "max_3")
 """Operations of ENAS's cells (section 2.4)."""
 
@@ -364,7 +365,7 @@ def nasnet(
         x = batch_norm(conv2d(images(step, batch, size), stem, 3, 2))
     states, last = [x, x], ""
     for name, width, pairs in _frame(filters, repeats):
-        # The released large network has it so (TF-slim's skip_reduction_layer_input).
+        # As in the released large network (TF-slim's skip_reduction_layer_input).
         before = states[-3 if skip and last.startswith("reduction") else -2]
         with step.scope(name):
             frame = STRIDE[pairs], JOINED[pairs]
@@ -452,8 +453,8 @@ def _cell(
 
 
 def _adjusted(before: Value, x: Value, width: int, first: bool) -> Value:
-    """The state before, at the extent of x and the width of the cell; the very first stays as it
-    is.
+    """The previous state at the extent of x and the width of the cell; unchanged in the very first
+    cell.
     """
     if before.shape[2] != x.shape[2]:
         return _halve(before, width)
@@ -466,7 +467,7 @@ def _squeeze(x: Value, width: int, name: str) -> Value:
 
 
 def _halve(x: Value, width: int) -> Value:
-    """Half the extent: two grids, a pixel apart, of half the channels each."""
+    """The image at half the extent: two grids, a pixel apart, of half the channels each."""
     with x.step.scope("before"):
         x = relu(x)
         even = conv2d(avg_pool2d(x, 1, 2), width // 2, 1, name="even")

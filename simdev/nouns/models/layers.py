@@ -1,6 +1,6 @@
-"""A data-parallel step from a list of layers alone: times and parameters, without a model. For
-whoever asks about synchronisation and has only such a list (docs/reference/sync.md); nothing else
-in the package calls it.
+"""A data-parallel step from a list of layers alone: times and parameters, without a model. It
+serves questions about synchronisation from such a list (docs/reference/sync.md); nothing else in
+the package calls it.
 """
 
 from __future__ import annotations

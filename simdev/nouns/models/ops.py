@@ -1,16 +1,16 @@
 """The verbs that models are written with, each with the rule of its gradient beside it.
 
-Sums and products of values are written with + and *. Layers with parameters of their own have these
-at the scope ``name``. Statistics of normalisations are float32 whatever the dtype of the tensor, as
-in PyTorch's kernels.
+Sums and products of values are written with + and *. The parameters of a layer are at the scope
+``name``. Statistics of normalisations are float32 whatever the dtype of the tensor, as in PyTorch's
+kernels.
 
-Attention takes heads where the projections leave them, (b, s, heads, d). Fused it is one op
-(FlashAttention) that keeps a number a row of scores; written out it is two products with a softmax
-between them, and the scores are kept, as the papers before FlashAttention have them.
+Attention takes heads in the layout of the projections, (b, s, heads, d). Fused, it is one op
+(FlashAttention) that keeps one number for each row of scores; otherwise it is two products with a
+softmax between them, and the scores are kept, as in papers before FlashAttention.
 
 The builders of ``convolutional``, ``recurrent`` and ``transformers`` call the verbs. Kinds and
-their attributes are described in ``simdev/nouns/semantics/kinds``. A verb that records another
-attribute changes the keys of its ops, by which rows of profiles are looked up.
+their attributes are described in ``simdev/nouns/semantics/kinds``. A change of recorded attributes
+changes the keys by which the ops' rows are looked up in profiles.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ...ground.errors import InputError
 from .backward import Gradients, OutputGradients, gradient, gradient_of_all, gradients_of
 from .builder import Call, Shape, StepBuilder, Value, record
 
-# Inputs of a step, and what becomes of its scores.
+# Inputs of a step, and the loss of its scores.
 
 
 def images(step: StepBuilder, batch: int, size: int, channels: int = 3) -> Value:
@@ -61,7 +61,7 @@ def sigmoid(x: Value) -> Value:
 
 
 def gelu(x: Value, approximate: bool = False) -> Value:
-    """Gaussian error linear unit; ``approximate`` by a tanh, as GPT-2 has it."""
+    """Gaussian error linear unit; ``approximate``: by a tanh, as in GPT-2."""
     attrs: dict[str, Any] = {"approximate": "tanh"} if approximate else {}
     return record("gelu", x, **attrs)
 
@@ -72,7 +72,7 @@ def silu(x: Value) -> Value:
 
 
 def scale(x: Value) -> Value:
-    """The product with a number."""
+    """The product with a constant."""
     return record("mul", x)
 
 
@@ -117,7 +117,7 @@ def _mul(call: Call, dy: Value) -> Gradients:
 
 
 def _summed(dy: Value, shape: Shape) -> Value:
-    """A gradient summed over the dimensions along which the operand of this shape was repeated."""
+    """A gradient summed over the dimensions that were broadcast from an operand of this shape."""
     # Broadcasting aligns shapes at their ends.
     aligned = (1,) * (len(dy.shape) - len(shape)) + shape
     dims = [i for i, extent in enumerate(dy.shape) if aligned[i] != extent]
@@ -125,7 +125,7 @@ def _summed(dy: Value, shape: Shape) -> Value:
 
 
 def total(x: Value, dims: list[int]) -> Value:
-    """The sum over some dimensions, which stay with the extent 1."""
+    """The sum over some dimensions, which remain with extent 1."""
     kept = tuple(1 if i in dims else extent for i, extent in enumerate(x.shape))
     return record("sum", x, shape=kept, dim=dims, keepdim=True)
 
@@ -134,7 +134,7 @@ def total(x: Value, dims: list[int]) -> Value:
 
 
 def batch_norm(x: Value, name: str = "bn") -> Value:
-    """(n, c, h, w) normalised a channel over batch and positions."""
+    """(n, c, h, w) normalised by channel, over batch and positions."""
     channels = x.shape[1]
     with x.step.scope(name):
         trained = [x.step.parameter(part, channels) for part in ("weight", "bias")]
@@ -145,18 +145,18 @@ def batch_norm(x: Value, name: str = "bn") -> Value:
 
 
 def layer_norm(x: Value, name: str = "norm") -> Value:
-    """(.., width) normalised a row."""
+    """(.., width) normalised by row."""
     return _row_norm("layer_norm", x, name, ("weight", "bias"))
 
 
 def rms_norm(x: Value, name: str = "norm") -> Value:
-    """(.., width) divided by its root mean square, a row."""
+    """(.., width) divided by the root mean square of each row."""
     return _row_norm("rms_norm", x, name, ("weight",))
 
 
 def _row_norm(kind: str, x: Value, name: str, parts: tuple[str, ...]) -> Value:
-    """A norm of rows, which has a statistic a row for each parameter: mean and deviation, or the
-    root mean square.
+    """A norm of rows with one statistic a row for each parameter: mean and deviation, or the root
+    mean square.
     """
     width = x.shape[-1]
     with x.step.scope(name):
@@ -178,7 +178,7 @@ def cross_entropy(logits: Value, labels: Value) -> Value:
     rows = prod(logits.shape[:-1])
     with logits.step.scope("loss"):
         chances = record("log_softmax", logits.view(rows, logits.shape[-1]), dim=1)
-        # The loss, and the sum of the labels' weights that its backward divides by.
+        # The loss, and the sum of the labels' weights by which its backward divides.
         outputs = [((), logits.dtype)] * 2
         return logits.step.record("nll_loss", [chances, labels.view(rows)], outputs, reduction=1)[0]
 
@@ -210,18 +210,18 @@ def _nll_loss(call: Call, dy: Value) -> Gradients:
     yield (chances, record("nll_loss_backward", *operands, shape=chances.shape, **call.attrs))
 
 
-# Products with weights, with each other, as attention; rows looked up in a table.
+# Products with weights and with each other; attention; rows looked up in a table.
 
 
 def linear(x: Value, features: int, name: str, bias: bool = True) -> Value:
-    """(.., k) to (.., features) by a weight of its own; ``name`` is its scope."""
+    """(.., k) to (.., features) by a new weight; ``name`` is its scope."""
     with x.step.scope(name):
         weight = x.step.parameter("weight", features, x.shape[-1])
         return linear_by(x, weight, x.step.parameter("bias", features) if bias else None)
 
 
 def linear_by(x: Value, weight: Value, bias: Value | None = None) -> Value:
-    """(.., k) to (.., n) by a weight (n, k) and perhaps a bias (n); without, it is a ``matmul``."""
+    """(.., k) to (.., n) by a weight (n, k) and perhaps a bias (n); without a bias a ``matmul``."""
     *lead, inner = x.shape
     rows, features = prod(lead), weight.shape[0]
     kind, biases = ("matmul", ()) if bias is None else ("linear", (bias,))
@@ -230,7 +230,7 @@ def linear_by(x: Value, weight: Value, bias: Value | None = None) -> Value:
 
 
 def einsum(equation: str, a: Value, b: Value) -> Value:
-    """The product of two tensors named by letters, as "bshd,bthd->bhst"."""
+    """The product of two tensors in einsum notation, like "bshd,bthd->bhst"."""
     first, second, product = _letters(equation)
     sizes = dict(zip(first + second, a.shape + b.shape, strict=True))
     return record("einsum", a, b, shape=tuple(map(sizes.__getitem__, product)), equation=equation)
@@ -258,9 +258,9 @@ def attend(
 ) -> Value:
     """Queries (b, s, h, d) over keys and values (b, t, g, d), g a divisor of h, to (b, s, h, d).
 
-    ``drop``: dropout of the weights (a fused kernel keeps only its seed). Written out, scaling and
-    the causal mask belong to the softmax, as its fused kernels have it (Megatron-LM), and save no
-    work.
+    ``drop``: dropout of the weights (a fused kernel keeps only its seed). Without ``fused``,
+    scaling and the causal mask are part of the softmax, as in its fused kernels (Megatron-LM), and
+    save no work.
     """
     (batch, length, count, size), groups = q.shape, k.shape[2]
     if fused:
@@ -278,7 +278,7 @@ def rotary(x: Value) -> Value:
 
 
 def embedding(tokens: Value, count: int, width: int, name: str = "embedding") -> Value:
-    """Whole numbers (..) to rows (.., width) of a table of its own; ``name`` is its scope."""
+    """Token numbers (..) to rows (.., width) of a new table; ``name`` is its scope."""
     return embedding_by(tokens, table(tokens, count, width, name), name)
 
 
@@ -289,7 +289,7 @@ def table(tokens: Value, count: int, width: int, name: str = "embedding") -> Val
 
 
 def embedding_by(tokens: Value, weight: Value, name: str = "embedding") -> Value:
-    """Whole numbers (..) to rows (.., width) of the table."""
+    """Token numbers (..) to rows (.., width) of the table."""
     with tokens.step.scope(name):
         return record("embedding", weight, tokens, shape=(*tokens.shape, weight.shape[1]))
 
@@ -300,7 +300,7 @@ def _linear(call: Call, dy: Value) -> Gradients:
     if x.trained:
         yield x, record("matmul", dy, weight, shape=x.shape)
     yield weight, record("matmul", dy, x, shape=weight.shape, transpose_a=True)
-    # A product makes no sums: the gradient of the bias is an op of its own.
+    # A product cannot sum, so the gradient of the bias is a separate op.
     for b in bias:
         yield b, total(dy, [0]).view(*b.shape)
 
@@ -321,19 +321,19 @@ def _attention(call: Call, dy: Value) -> Gradients:
 
 @gradient("rotary_embedding")
 def _rotary(call: Call, dy: Value) -> Gradients:
-    # The transpose of a rotation is a rotation: its backward costs as much.
+    # The transpose of a rotation is a rotation, so the backward costs the same.
     yield call.inputs[0], rotary(dy)
 
 
 @gradient("embedding")
 def _embedding(call: Call, dy: Value) -> Gradients:
     weight, tokens = call.inputs
-    # Dense, as PyTorch's default: rows that no token named get zeros, which are written, too.
+    # Dense, as PyTorch's default: rows of unused tokens are zeros, which are written, too.
     attrs = {"num_weights": weight.shape[0], "padding_idx": -1}
     yield weight, record("embedding_backward", dy, tokens, shape=weight.shape, **attrs)
 
 
-# Joining, splitting, choosing elements; long short-term memory, one op a step of time.
+# Joining, splitting, choosing elements; long short-term memory, one op for each step of time.
 
 
 def concat(parts: Sequence[Value], dim: int) -> Value:
@@ -343,12 +343,12 @@ def concat(parts: Sequence[Value], dim: int) -> Value:
 
 
 def split(x: Value, parts: int, dim: int) -> tuple[Value, ...]:
-    """So many equal parts along a dimension."""
+    """``parts`` equal parts along a dimension."""
     return _split(x, [x.shape[dim] // parts] * parts, dim)
 
 
 def select(x: Value, dim: int, index: int) -> Value:
-    """One slice along a dimension, which the result lacks."""
+    """One slice along a dimension, which is dropped."""
     return record("select", x, shape=x.shape[:dim] + x.shape[dim + 1 :], dim=dim, index=index)
 
 
@@ -384,8 +384,8 @@ def _split_backward(call: Call, outputs: OutputGradients) -> Gradients:
 
 
 def _filled(gradients: OutputGradients, outputs: Sequence[Value]) -> list[Value]:
-    """The gradients of these outputs, with zeros for those that nothing reads."""
-    # Some gradient is there, for an op without any has no rule called.
+    """The gradients of these outputs, zeros for outputs that nothing reads."""
+    # At least one gradient exists, or the rule would not be called.
     like = next(dy for dy in gradients if dy is not None)
     return [
         record("zeros_like", like, shape=output.shape) if dy is None else dy
@@ -407,7 +407,7 @@ State = tuple[Value, Value]
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """The weights of an LSTM layer, which all its steps of time share.
+    """The weights of an LSTM layer, shared by all its steps of time.
 
     They are (4, hidden, features), (4, hidden, hidden) and (4, hidden), for four gates. ``path`` is
     the scope of the layer; step t runs at path@t.
@@ -420,7 +420,7 @@ class Cell:
 
 
 def cell(step: StepBuilder, name: str, features: int, hidden: int) -> Cell:
-    """A cell with weights of its own at the scope ``name``."""
+    """A cell with new weights at the scope ``name``."""
     with step.scope(name):
         return Cell(
             name,
@@ -431,7 +431,7 @@ def cell(step: StepBuilder, name: str, features: int, hidden: int) -> Cell:
 
 
 def lstm_cell(of: Cell, x: Value, state: State | None, time: int) -> State:
-    """One step: x (n, features) and the state before (None: zeros) to the state after."""
+    """One step of time: x (n, features) and the state before (None: zeros) to the next state."""
     batch, hidden = x.shape[0], of.bias.shape[1]
     with x.step.scope(f"{of.path}@{time}"):
         if state is None:
@@ -447,7 +447,7 @@ def lstm_cell(of: Cell, x: Value, state: State | None, time: int) -> State:
 def lstm(
     of: Cell, steps: Iterable[tuple[int, Value]], state: State | None = None
 ) -> tuple[dict[int, Value], State | None]:
-    """Outputs of a layer by time, over inputs (time, x) in running order; and its last state."""
+    """Outputs of a layer by time, over inputs (time, x) in running order, and its last state."""
     outputs: dict[int, Value] = {}
     for time, x in steps:
         state = lstm_cell(of, x, state, time)
@@ -483,12 +483,12 @@ def conv2d(
     bias: bool = False,
     name: str = "conv",
 ) -> Value:
-    """A convolution to so many channels by a weight of its own; ``name`` is its scope."""
+    """A convolution to ``channels`` channels by a new weight; ``name`` is its scope."""
     with x.step.scope(name):
         windows, edges = _pair(kernel), _pair(padding)
         weight = x.step.parameter("weight", channels, x.shape[1] // groups, *windows)
         operands = [x, weight, *([x.step.parameter("bias", channels)] if bias else [])]
-        # Attributes and their order are those of captured graphs: profiles are looked up by them.
+        # Attributes and their order are as in captured graphs, since keys of profiles contain them.
         attrs = {"stride": [stride, stride], "padding": edges, "dilation": [1, 1]}
         return record(
             "conv2d",
@@ -517,7 +517,7 @@ def global_avg_pool(x: Value) -> Value:
 
 
 def pad(x: Value, left: int, right: int, top: int, bottom: int) -> Value:
-    """Zeros around each image, or with negative numbers pixels cut off."""
+    """Zeros around each image; negative numbers cut pixels off."""
     n, c, h, w = x.shape
     shape = n, c, h + top + bottom, w + left + right
     return record("constant_pad_nd", x, shape=shape, pad=[left, right, top, bottom])
@@ -528,7 +528,7 @@ def _pair(size: Size) -> list[int]:
 
 
 def _pool(x: Value, kernel: int, stride: int, padding: int) -> tuple[Shape, dict[str, list[int]]]:
-    """Shape and attributes of a pooling; captured graphs leave a padding of 0 out."""
+    """The shape and attributes of a pooling; captured graphs leave out a padding of 0."""
     attrs = {"kernel_size": _pair(kernel), "stride": _pair(stride)}
     attrs |= {"padding": _pair(padding)} if padding else {}
     return _windows(x, x.shape[1], _pair(kernel), stride, _pair(padding)), attrs

@@ -95,7 +95,7 @@ def nmt(
     layers: int = 2,
     vocabulary: int = 32_000,
 ) -> Value:
-    """Translates ``batch`` sentences of ``length`` tokens, source and target alike."""
+    """Translates ``batch`` sentences of ``length`` tokens, source and target of equal length."""
     source, target = (tokens(step, "source", batch, length), tokens(step, "target", batch, length))
     with step.scope("encoder"):
         xs, states = _layers(unrolled(embedding(source, vocabulary, hidden)), [None] * layers)
@@ -115,7 +115,7 @@ def gnmt(
     layers: int = 4,
     vocabulary: int = 16_384,
 ) -> Value:
-    """Translates ``batch`` sentences of ``length`` tokens, source and target alike.
+    """Translates ``batch`` sentences of ``length`` tokens, source and target of equal length.
 
     Encoder: a bidirectional first layer, then layers with residual connections from the third on.
     Decoder: additive attention queried by the first layer, whose context every layer reads;
@@ -139,13 +139,13 @@ def enas_words(
     vocabulary: int = 10_000,
 ) -> Value:
     """Predicts each next token of ``batch`` texts of ``length`` tokens (Penn Treebank's) by a
-    recurrent cell as ENAS samples them (Pham et al., "Efficient neural architecture search via
-    parameter sharing", ICML 2018, section 2.1).
+    recurrent cell like those that ENAS samples (Pham et al., "Efficient neural architecture search
+    via parameter sharing", ICML 2018, section 2.1).
 
-    ``cell`` has a node for each comma: the node before that it reads (the first reads the token and
-    the state) and its activation of tanh, relu, sigmoid and identity. Each node mixes its
-    activation with what it read by a gate (highway connections, appendix A); the mean of the nodes
-    that none reads is the next state.
+    ``cell`` has a node for each comma: the earlier node that it reads (the first node reads the
+    token and the state) and its activation (tanh, relu, sigmoid or identity). Each node mixes its
+    activation with its input by a gate (highway connections, appendix A); the mean of the nodes
+    that no node reads is the next state.
     """
     nodes, text = _nodes(cell), tokens(step, "words", batch, length)
     widths = [2 * hidden, *[hidden] * (len(nodes) - 1)]
@@ -169,14 +169,14 @@ def unrolled(x: Value) -> list[Value]:
 
 
 def rolled(steps: Sequence[Value]) -> Value:
-    """Tensors (n, features), one a step of time, to (n, t, features)."""
+    """Tensors (n, features), one for each step of time, to (n, t, features)."""
     batch, features = steps[0].shape
     return concat([x.view(batch, 1, features) for x in steps], 1)
 
 
 def _nodes(text: str) -> list[tuple[int, str]]:
-    """The nodes of a cell that is written out: which node before each reads (-1: none), and its
-    activation. Raises InputError.
+    """The nodes of a written cell: the earlier node that each reads (-1: none), and its activation.
+    Raises InputError.
     """
     nodes = list[tuple[int, str]]()
     for part in text.split(","):
@@ -194,7 +194,7 @@ def _nodes(text: str) -> list[tuple[int, str]]:
 def _highways(
     x: Value, state: Value, nodes: Sequence[tuple[int, str]], weights: Sequence[Value]
 ) -> Value:
-    """The next state (n, hidden) of a token and a state."""
+    """The next state (n, hidden), from a token and the state before."""
     values = list[Value]()
     for i, ((before, name), weight) in enumerate(zip(nodes, weights, strict=True)):
         read = state if before < 0 else values[before]
@@ -212,15 +212,15 @@ def _highways(
 
 
 def _words_loss(steps: Sequence[Value], vocabulary: int) -> Value:
-    """The loss of a token predicted from each of the outputs (n, features), one a step of time."""
+    """The loss of a token predicted from each output (n, features), one for each step of time."""
     with steps[0].step.scope("classifier"):
-        # One product over all steps of time: many small ones would be slower.
+        # One product over all steps of time is faster than many small products.
         joined = rolled(steps)
     return prediction_loss(linear(joined, vocabulary, "classifier"))
 
 
 def _text_layers(text: Value, hidden: int, layers: int, vocabulary: int, drop: bool) -> list[Value]:
-    """Tokens (n, t) to t outputs (n, hidden), with dropout before and behind every layer."""
+    """Tokens (n, t) to t outputs (n, hidden), with dropout before and after every layer."""
     step = text.step
     x = embedding(text, vocabulary, hidden)
     with step.scope("embedding"):
@@ -231,8 +231,8 @@ def _text_layers(text: Value, hidden: int, layers: int, vocabulary: int, drop: b
 def _layers(
     xs: list[Value], states: Sequence[State | None], drop: bool = False
 ) -> tuple[list[Value], list[State | None]]:
-    """LSTM layers from these states (None: zeros), with dropout behind each where they ``drop``;
-    outputs of the last one, all final states.
+    """LSTM layers from these states (None: zeros), with dropout after each where ``drop``; returns
+    the outputs of the last layer and all final states.
     """
     step, hidden, final = xs[0].step, xs[0].shape[1], list[State | None]()
     for i, state in enumerate(states):
@@ -248,7 +248,7 @@ def _at(scope: str, x: Value, drop: bool) -> Value:
 
 
 def _attended(xs: Sequence[Value], memory: Value) -> list[Value]:
-    """Each output (n, hidden) with its context in the encoder's outputs (n, s, hidden)."""
+    """Each output (n, hidden) joined with its context in the encoder's outputs (n, s, hidden)."""
     step, hidden = memory.step, memory.shape[2]
     with step.scope("attention"):
         weight = step.parameter("weight", hidden, 2 * hidden)
@@ -262,7 +262,7 @@ def _attended(xs: Sequence[Value], memory: Value) -> list[Value]:
 
 
 def _encoded(xs: Sequence[Value], layers: int) -> list[Value]:
-    """Source tokens to one vector (n, hidden) a token."""
+    """Source tokens to one vector (n, hidden) for each token."""
     step, hidden, times = xs[0].step, xs[0].shape[1], range(len(xs))
     # Both directions read the tokens themselves, so neither waits for the other.
     forth, _ = lstm(cell(step, "layer_0/left_to_right", hidden, hidden), enumerate(xs))
@@ -282,15 +282,15 @@ def _encoded(xs: Sequence[Value], layers: int) -> list[Value]:
 
 
 def _decoded(xs: Sequence[Value], memory: Value, layers: int) -> list[Value]:
-    """Target tokens and the encoder's output (n, s, hidden) to one vector (n, hidden) a token.
+    """Target tokens and the encoder's output (n, s, hidden) to a vector (n, hidden) for each token.
 
-    Teacher forced: each step of time reads the right token before, not the predicted one.
+    Teacher forced: each step of time reads the target's previous token, not the predicted one.
     """
     step, (batch, _, hidden) = memory.step, memory.shape
     attention = _attention(memory)
     cells = [cell(step, f"layer_{i}", 2 * hidden, hidden) for i in range(layers)]
     states: list[State | None] = [None] * layers
-    # Before the first token nothing has been attended to.
+    # At the first token the context is zero.
     context, outputs = zeros(memory, batch, hidden), []
     for time, x in enumerate(xs):
         for i, of in enumerate(cells):

@@ -60,10 +60,10 @@ def transformer(
     dropout: bool = True,
     fused: bool = True,
 ) -> Value:
-    """Translates ``batch`` sentences of ``length`` tokens, source and target alike.
+    """Translates ``batch`` sentences of ``length`` tokens, source and target of equal length.
 
-    There are ``layers`` on either side. One matrix serves as source and target embedding and as
-    classifier. ``fused``: attention is one op (see ``ops.attend``).
+    Encoder and decoder have ``layers`` each. One matrix serves as source and target embedding and
+    as classifier. ``fused``: attention is one op (see ``ops.attend``).
     """
     source, target = (tokens(step, "source", batch, length), tokens(step, "target", batch, length))
     # The projections of the paper are plain matrices; BERT and GPT-2 added biases.
@@ -103,7 +103,7 @@ def bert(
 ) -> Value:
     """Pre-trains on ``batch`` pairs of sentences of ``length`` tokens in all, 15 % of them masked.
 
-    Both tasks of the paper: tokens that were masked, and whether the second sentence follows the
+    It has both tasks of the paper: masked tokens, and whether the second sentence follows the
     first. The classifier of tokens shares the embedding's matrix. ``context``: positions that the
     model knows; ``fused``: attention is one op.
     """
@@ -172,7 +172,7 @@ def llama(
 
     RMS norm before each part, rotary positions, a gated feed-forward part, no biases, no dropout.
     ``kv_heads``: heads of keys and values, fewer than ``heads`` in Llama-2 70B and Llama-3 (None:
-    as many); ``fused``: attention is one op.
+    ``heads``); ``fused``: attention is one op.
     """
     if kv_heads is not None and heads % kv_heads:
         raise InputError(f"kv_heads: {kv_heads} do not divide the {heads} heads")
@@ -195,14 +195,14 @@ def _require_context(length: int, context: int) -> None:
 
 
 def _with_sinusoids(text: Value, both: Value, drop: bool) -> Value:
-    """Tokens (n, t) to (n, t, width), with their places as sinusoids (section 3.5)."""
-    # By the square root of the width, so that sinusoids of size 1 do not outweigh the tokens.
+    """Tokens (n, t) to (n, t, width), plus their positions as sinusoids (section 3.5)."""
+    # Times the square root of the width, so that sinusoids of size 1 do not outweigh the tokens.
     x = scale(embedding_by(text, both))
     return dropout(x + x.step.constant("positions", 1, *x.shape[1:]), drop)
 
 
 def _with_places(text: Value, both: Value, context: int, drop: bool) -> Value:
-    """Tokens (n, t) to (n, t, width), with their learnt places."""
+    """Tokens (n, t) to (n, t, width), plus their learnt positions."""
     positions = text.step.constant("positions", 1, text.shape[1], dtype="int64")
     return dropout(_placed(embedding_by(text, both, "words"), positions, context), drop)
 
@@ -213,7 +213,7 @@ def _placed(x: Value, positions: Value, context: int) -> Value:
 
 
 def _sentences(text: Value, both: Value, context: int, drop: bool) -> Value:
-    """Tokens (n, t) to (n, t, width), with their sentences and their places."""
+    """Tokens (n, t) to (n, t, width), plus their sentences and their positions."""
     step, width = text.step, both.shape[1]
     which = tokens(step, "sentences", *text.shape)
     positions = step.constant("positions", 1, text.shape[1], dtype="int64")
@@ -232,9 +232,9 @@ def _normed(x: Value, y: Value, norm: str, drop: bool) -> Value:
 
 
 def _masked_words_loss(x: Value, both: Value) -> Value:
-    """The loss of the masked tokens, looked up in their texts."""
+    """The loss of the masked tokens, gathered from their texts."""
     step, (batch, length, width) = x.step, x.shape
-    # 15 % of the tokens, rounded down, but never none: a loss needs a term.
+    # 15 % of the tokens, rounded down, but at least one: a loss needs a term.
     count = max(1, length * 15 // 100)
     masked = step.input("masked", batch, count, 1, dtype="int64")
     labels = tokens(step, "labels", batch, count)
@@ -258,16 +258,16 @@ def _gated(x: Value, inner: int) -> Value:
     """SwiGLU (Shazeer, "GLU variants improve Transformer", 2020)."""
     with x.step.scope("mlp"):
         gate = silu(linear(x, inner, "gate", bias=False))
-        # Three matrices: who compares with an ungated model takes 2/3 of its inner width.
+        # Three matrices: comparisons with an ungated model use 2/3 of its inner width.
         return linear(gate * linear(x, inner, "up", bias=False), x.shape[2], "down", bias=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Attention:
-    """How the layers of a model attend, with the projections around it.
+    """The attention of a model's layers, with the projections around it.
 
-    Queries have ``heads`` heads, keys and values ``kv_heads`` (None: as many). ``rotated``: queries
-    and keys carry their positions by rotary embeddings.
+    Queries have ``heads`` heads, keys and values ``kv_heads`` (None: ``heads``). ``rotated``:
+    queries and keys carry their positions by rotary embeddings.
     """
 
     heads: int

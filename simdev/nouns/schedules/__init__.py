@@ -1,11 +1,11 @@
 """Pipeline schedules as tables: per rank a sequence of actions, named and written as PyTorch's
 pipelining does. ``table`` has the table and its checks, ``generate`` the published schedules,
-``times`` the ones that are made from the times of stages; this module reads and writes tables as
+``times`` the schedules that depend on the times of stages; this module reads and writes tables as
 CSV.
 
-``0F0`` is the forward of stage 0 on microbatch 0, ``1B0`` a whole backward, ``1I0`` the gradient of
-its input alone and ``1W0`` that of its weights. A table gives the order of each rank; times follow
-from the times of the stages.
+``0F0`` is the forward of stage 0 on microbatch 0, ``1B0`` a whole backward, ``1I0`` only the
+gradient of its input, and ``1W0`` the gradient of its weights. A table gives the order of each
+rank; times follow from the times of the stages.
 
 ``simdev/lowering/pipeline.py`` picks the schedule of a strategy, and the passes of lowering turn
 its actions into tasks. The schedules that ``simdev plan`` tries are listed in
@@ -58,12 +58,12 @@ from .table import (
 )
 from .times import StageTimes, searched_schedule, stage_times, zero_bubble
 
-# Schedules as text: a line of comma-separated actions for each rank, as PyTorch's pipelining
-# reads and writes them.
+# Schedules as text: a line of comma-separated actions for each rank, as PyTorch's pipelining reads
+# and writes it.
 
 _ACTION = re.compile(r"([0-9]{1,7})([FBIW])([0-9]{1,7})")
-# What PyTorch's lowered tables hold besides: communication follows from the table, and is an empty
-# slot here.
+# Communication in PyTorch's lowered tables, which become empty slots: communication follows from
+# the table.
 _COMMUNICATION = re.compile(
     r"[0-9]+(?:UNSHARD|RESHARD|REDUCE_GRAD|SEND_F|RECV_F|SEND_B|RECV_B)[0-9]*"
 )
@@ -71,9 +71,9 @@ _OVERLAP = re.compile(r"\(([^()]*)\)OVERLAP_F_B")
 
 
 def read_csv(text: str, name: str = "custom") -> Schedule:
-    """A schedule from a table with a line a rank; empty cells are empty slots.
+    """A schedule from a table with a line for each rank; empty cells are empty slots.
 
-    Reads what ``torch.distributed.pipelining`` dumps, in both of its formats. Actions that
+    Reads the dumps of ``torch.distributed.pipelining``, in both of its formats. Actions that
     communicate become empty slots. An OVERLAP_F_B becomes two actions, the first of which is in
     ``Schedule.overlaps``. Raises InputError with every problem.
     """
@@ -105,7 +105,7 @@ def read_csv(text: str, name: str = "custom") -> Schedule:
 
 
 def schedule_csv(schedule: Schedule) -> str:
-    """The table as PyTorch dumps it: a line a rank, an empty cell for an empty slot."""
+    """The table as PyTorch dumps it: a line for each rank, an empty cell for an empty slot."""
     file = io.StringIO()
     csv.writer(file).writerows([list(_cells(row, schedule.overlaps)) for row in schedule.rows])
     return file.getvalue()

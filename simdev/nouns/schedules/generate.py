@@ -6,7 +6,7 @@ with PyTorch's rule for rounds; ZB-H1 and ZB-H2, Qi et al. 2024 (Zero Bubble, se
 handcrafted schedules; PipeDream, Narayanan et al. 2019 (section 3.2).
 
 A schedule that warms up and then does forwards and backwards in turn is a row of ``_KINDS``; any
-other is a function of its own, a name in ``NAMES`` and a case of ``named_schedule``. The bounds of
+other is a separate function, a name in ``NAMES`` and a case of ``named_schedule``. The bounds of
 ``simdev plan`` (``simdev/search/plan/bounds.py``) know the families ``SPLIT`` and ``PAIRED``.
 """
 
@@ -26,8 +26,8 @@ Ints = NDArray[np.int64]
 
 
 class Order(NamedTuple):
-    """The actions of every rank in their order, columns (rank, place): the stage of each, its kind
-    (0 forward, 1 backward or gradient of the input, 2 of the weights) and its microbatch.
+    """The actions of every rank in order, as columns (rank, place): the stage of each, its kind (0
+    forward, 1 backward or gradient of the input, 2 gradient of the weights) and its microbatch.
     """
 
     stage: Ints
@@ -40,20 +40,20 @@ def _order(ranks: int, microbatches: int, chunks: int, kind: _Kind) -> Order:
     backward in turn.
 
     With p ranks, rank r warms up with ``per_hop`` (p - 1 - r) forwards, and with a whole round for
-    each of its ``chunks`` but one; stage c p + r is chunk c of rank r. A backward that is ``split``
-    in two delays the gradient of the weights by ``per_hop`` r microbatches, so that it fills the
-    bubble at the end: per_hop 1 is ZB-H1, 2 is ZB-H2. Raises InputError where the microbatches do
-    not fill whole rounds of p or a little more (chunks > 1).
+    each of its ``chunks`` except one; stage c p + r is chunk c of rank r. A backward that is
+    ``split`` in two delays the gradient of the weights by ``per_hop`` r microbatches, so that it
+    fills the bubble at the end: per_hop 1 is ZB-H1, 2 is ZB-H2. Raises InputError where the
+    microbatches do not fill whole rounds of p or a little more (chunks > 1).
     """
     size = round_of(ranks, microbatches, chunks)
     turns, rank = np.arange(microbatches * chunks), np.arange(ranks)[:, None]
-    # The chunk and the microbatch of each turn; backwards meet the chunks in reverse.
+    # The chunk and the microbatch of each turn; backwards take the chunks in reverse.
     number, place = np.divmod(turns, size)
     chunk, microbatch = number % chunks, number // chunks * size + place
     warmup = kind.per_hop * (ranks - 1 - rank) + (chunks - 1) * size
     warmup += microbatches * kind.flushed
-    # In turn: a forward, the backward of ``warmup`` turns before, and a gradient of weights that is
-    # delayed by ``per_hop`` a rank.
+    # Each turn: a forward, the backward of ``warmup`` turns before, and a gradient of weights that
+    # is delayed by ``per_hop`` for each rank.
     parts = [
         (chunk * ranks + rank, 0, turns - warmup),
         ((chunks - 1 - chunk) * ranks + rank, 1, turns + 0 * rank),
@@ -79,17 +79,17 @@ def _rows(order: Order, split: bool) -> tuple[Row, ...]:
 
 
 def order_of(name: str, ranks: int, microbatches: int, chunks: int = 1) -> Order:
-    """The actions of one of SCHEDULES in their order, without a table. Raises InputError."""
+    """The actions of one of SCHEDULES in order, without a table. Raises InputError."""
     return _order(ranks, microbatches, chunks, _KINDS[_chunked_name(full_name(name), chunks)])
 
 
 def _chunked_name(full: str, chunks: int) -> str:
-    """1F1B of several chunks is Interleaved1F1B."""
+    """The name of a schedule: 1F1B of several chunks is Interleaved1F1B."""
     return "Interleaved1F1B" if full == "1F1B" and chunks > 1 else full
 
 
 def round_of(ranks: int, microbatches: int, chunks: int = 1) -> int:
-    """How many microbatches make a round of an interleaved schedule, and of any other all of them.
+    """The microbatches of a round of an interleaved schedule; in other schedules all microbatches.
 
     Raises InputError where they do not fill whole rounds.
     """
@@ -112,8 +112,8 @@ def _in_turn(forward: list[Action], backward: list[Action], warmup: int) -> Row:
 
 
 def round_robin(replicas: Sequence[int], microbatches: int) -> Schedule:
-    """PipeDream's 1F1B-RR: asynchronous, stage s on ``replicas[s]`` ranks in a row, to which its
-    microbatches go in turn.
+    """PipeDream's 1F1B-RR: asynchronous, stage s on ``replicas[s]`` consecutive ranks, which take
+    its microbatches in turn.
 
     With n ranks for stage s and those after it, each of its r replicas warms up with (n - 1) // r
     forwards: it has ceil(n / r) microbatches in flight, which for stage 0 is NOAM (Narayanan et
@@ -143,8 +143,8 @@ def round_robin(replicas: Sequence[int], microbatches: int) -> Schedule:
 
 
 class _Kind(NamedTuple):
-    """How ``_order`` makes a named schedule; ``chunked`` ones may run several stages a rank, in
-    ``flushed`` ones every rank warms up with all forwards (GPipe).
+    """The rules by which ``_order`` makes a named schedule. A ``chunked`` schedule may have several
+    stages on each rank; in a ``flushed`` one every rank warms up with all forwards (GPipe).
     """
 
     per_hop: int = 1
@@ -165,15 +165,15 @@ _KINDS = {
 }
 SCHEDULES = tuple(_KINDS)
 CHUNKED = tuple(name for name, kind in _KINDS.items() if kind.chunked)
-"""Schedules that may run several stages a rank."""
-# Made from the times of the stages, with so many times the memory of 1F1B (Qi et al. 2024).
+"""Schedules that may have several stages on each rank."""
+# Made from the times of stages, with this multiple of 1F1B's memory (Qi et al. 2024).
 SEARCHED = {"ZB-1p": 1, "ZB-2p": 2}
 SPLIT = (*(name for name, kind in _KINDS.items() if kind.split), *SEARCHED)
-"""Schedules whose backwards are two actions each: of the input, then of the weights."""
+"""Schedules whose backwards are two actions: the gradient of the input, then of the weights."""
 BIDIRECTIONAL = ("DualPipe",)
 FOLDED = ("DualPipeV",)
-"""Schedules of two stages a rank: microbatches go through the first ones and back through the
-second ones.
+"""Schedules with two stages on each rank: microbatches pass the first stages, and return through
+the second ones.
 """
 PAIRED = (*BIDIRECTIONAL, *FOLDED)
 """Schedules in which a forward may overlap with a backward."""
@@ -182,9 +182,9 @@ NAMES = (*SCHEDULES, *SEARCHED, *PAIRED)
 
 
 def full_name(name: str) -> str:
-    """A name of a schedule, whatever the case of its letters, as it is written here.
+    """The name of a schedule in the spelling of this module, from letters of any case.
 
-    Raises InputError for what is none of NAMES.
+    Raises InputError for a name that is not in NAMES.
     """
     known = {each.lower(): each for each in NAMES} | {"interleaved": "Interleaved1F1B"}
     if name.lower() not in known:
@@ -201,12 +201,12 @@ def named_schedule(
     *,
     shape: bool = False,
 ) -> Schedule:
-    """A schedule by its name, in letters of any case, with ``chunks`` stages a rank.
+    """A schedule by its name, in letters of any case, with ``chunks`` stages on each rank.
 
     The name is one of SCHEDULES, BIDIRECTIONAL or FOLDED. 1F1B of several chunks is
-    Interleaved1F1B. Stages of PipeDream may have ``replicas``; then ``ranks`` is how many stages
-    there are. With ``shape`` it may be one of SEARCHED, in the order of ZB-H1 until the times of
-    its stages are known. Raises InputError for what it does not know or cannot build.
+    Interleaved1F1B. Stages of PipeDream may have ``replicas``; then ``ranks`` is the number of
+    stages. With ``shape`` the name may be one of SEARCHED, which has the order of ZB-H1 until the
+    times of its stages are known. Raises InputError for unknown names and impossible sizes.
     """
     full = full_name(name)
     if full in SEARCHED and not shape:
@@ -236,7 +236,7 @@ def named_schedule(
     return Schedule.generated(rows, full, kind.asynchronous, ranks * chunks)
 
 
-# DualPipe: two copies of a model, whose microbatches go through the ranks in two directions.
+# DualPipe: two copies of a model, whose microbatches pass the ranks in opposite directions.
 
 
 def dualpipe(ranks: int, microbatches: int) -> Schedule:
@@ -274,7 +274,7 @@ def dualpipe_v(ranks: int, microbatches: int) -> Schedule:
 
 
 def check_dualpipe(name: str, ranks: int, microbatches: int) -> None:
-    """Raises InputError where there is no such schedule of so many ranks and microbatches."""
+    """Raises InputError where the schedule cannot have this number of ranks or microbatches."""
     check_sizes(ranks, microbatches)
     two_ways = name == "DualPipe"
     if two_ways and ranks % 2:
@@ -292,10 +292,10 @@ def _folded(action: Action) -> Action:
 
 
 class _Row:
-    """The actions of a rank, for so many microbatches a direction.
+    """The actions of a rank of DualPipe, for a number of microbatches in each direction.
 
-    A *side* is a direction as the rank sees it: 0 comes in from the nearer end of the pipeline. The
-    nth microbatch of copy d has the number 2 n + d.
+    A *side* is a direction from the view of the rank: side 0 comes from the nearer end of the
+    pipeline. The nth microbatch of copy d has the number 2 n + d.
     """
 
     def __init__(self, rank: int, ranks: int, microbatches: int) -> None:
@@ -321,7 +321,8 @@ class _Row:
             self._weight()
             self._forward(1)
         for turn in range(microbatches - 2 * self.half + outer):
-            # The two ranks in the middle wait less where the first pair runs one after the other.
+            # The two middle ranks wait less where the forward and backward of the first pair do not
+            # overlap.
             self._pair(0, overlapped=turn > 0 or inner > 0)
             self._pair(1)
         for _ in range(inner):
@@ -330,7 +331,7 @@ class _Row:
         self._drain(inner, outer)
 
     def _drain(self, inner: int, outer: int) -> None:
-        """The last backwards, split from the middle on, and what they leave of the weights."""
+        """The last backwards, split from the middle on, and the remaining gradients of weights."""
         for number in range(2 * outer):
             self._backward(1 - number % 2, split=number >= outer)
         for _ in range(inner):

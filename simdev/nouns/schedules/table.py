@@ -1,17 +1,18 @@
-"""A pipeline's schedule as a table of actions: the order of each rank, and what each action needs.
+"""A pipeline's schedule as a table of actions: the order of each rank, and the actions that each
+action needs.
 
 An *action* is what one stage does for one microbatch: forward, whole backward, or one of its two
 halves. A table has a row for each *rank* (a device of the pipeline), and each row is divided into
 *slots*, which hold an action or nothing. A stage may have several *replicas* on different ranks,
-and a *part* is the actions of one replica that differ in their microbatch alone. The second half
-of the module refuses tables that no pipeline could run.
+and a *part* is the actions of one replica that differ only in their microbatch. The second half of
+the module refuses tables that no pipeline could run.
 
 ``generate.py`` beside this module makes tables, ``simdev/nouns/schedules/times.py`` times them, and
 ``simdev/lowering/pipeline.py``, ``simdev/lowering/stages.py`` and ``simdev/lowering/hybrid/`` lower
-them: whether a stage is a time, ops of a graph, or layers of a large model, what an action needs is
-told here alone. A new kind of action is a row of ``NEEDS``, a time in ``StageTimes.ps``
+them: only this module knows the needs of an action, whether a stage is a time, ops of a graph, or
+layers of a large model. A new kind of action is a row of ``NEEDS``, a time in ``StageTimes.ps``
 (``times.py``), and its tasks in ``simdev/lowering/stages.py`` for ops and
-``simdev/lowering/hybrid/templates.py`` for layers. Tests: ``tests/schedules/``, of which
+``simdev/lowering/hybrid/templates.py`` for layers. Tests: ``tests/schedules/``;
 ``test_schedules_tables.py`` has the tables that are refused.
 """
 
@@ -37,15 +38,16 @@ NEEDS = {
     INPUT: ((0, FORWARD), (1, INPUT), (1, BACKWARD)),
     WEIGHT: ((0, INPUT),),
 }
-"""By kind of action the actions that it needs, as (stages further on, kind). Whole and halved
-backwards are both listed, for the next stage may do its backward in the other way."""
+"""The actions that each kind of action needs, as (stages further on, kind). Whole and halved
+backwards are both listed, since the next stage may do its backward in the other way.
+"""
 READERS = {
     made: tuple(
         (-step, kind) for kind, needed in NEEDS.items() for step, of in needed if of == made
     )
     for made in NEEDS
 }
-"""By kind of action the actions that need it, as (stages further on, kind)."""
+"""The actions that need each kind of action, as (stages further on, kind)."""
 
 
 class Action(NamedTuple):
@@ -55,8 +57,8 @@ class Action(NamedTuple):
     weights).
     """
 
-    # A tuple, for actions are keys of large dictionaries, where a dataclass takes several times as
-    # long to look up.
+    # A tuple, since actions are keys of large dictionaries, and dataclasses are several times
+    # slower there.
 
     stage: int
     kind: str
@@ -70,11 +72,11 @@ Row = tuple[Action | None, ...]
 Rows = Sequence[Sequence[Action | None]]
 Place = tuple[int, int]  # rank, slot
 Part = tuple[int, int, str]
-"""(replica of the stage, stage, kind): actions that differ in their microbatch alone."""
+"""(replica of the stage, stage, kind): actions that differ only in their microbatch."""
 
-# A table comes from a file, and a larger one would take minutes to check.
+# Tables come from files, and a larger one would take minutes to check.
 MAX_ACTIONS = 2_000_000
-# A table of the wrong shape lacks thousands of actions: so many of them are named.
+# A table of the wrong shape may lack thousands of actions; at most this many are named.
 MISSING_SHOWN = 20
 
 
@@ -108,9 +110,9 @@ def _beside(
 
 
 def slots(orders: Sequence[Sequence[Action]]) -> dict[Action, int]:
-    """The slot in which each action runs where all take one slot.
+    """The slot in which each action runs if every action takes one slot.
 
-    Actions that can never start, for they wait in a circle, are left out.
+    Actions that wait in a circle, and so never start, are left out.
     """
     known = frozenset(chain.from_iterable(orders))
     waits = {action: needs(action, known) for action in chain.from_iterable(orders)}
@@ -135,7 +137,7 @@ class Schedule:
     flush ends the step (PipeDream). ``replicas`` is by stage the number of ranks that run it (()
     for one each): where a stage has r, microbatch i runs on replica i mod r, forward and backward
     (1F1B-RR, Narayanan et al. 2019, section 3.2). ``bidirectional``: each stage is on two ranks,
-    for the model has two copies, whose microbatches run in opposite directions (DeepSeek-V3,
+    since the model has two copies whose microbatches run in opposite directions (DeepSeek-V3,
     section 3.2.1). ``overlaps`` are actions that run together with the next one of their row.
     Raises InputError for a table that no pipeline could run, every problem with rank and slot.
     """
@@ -200,7 +202,7 @@ class Schedule:
 
     @cached_property
     def kinds(self) -> tuple[frozenset[str], ...]:
-        """By stage the kinds of its actions."""
+        """The kinds of actions of each stage."""
         kinds: list[set[str]] = [set() for _ in self.replicas]
         for stage, kind in {action[:2] for action in self.actions}:
             kinds[stage].add(kind)
@@ -208,7 +210,7 @@ class Schedule:
 
     @cached_property
     def first_replica(self) -> tuple[int, ...]:
-        """By stage the number of its first replica: they are numbered stage by stage."""
+        """The number of the first replica of each stage; replicas are numbered stage by stage."""
         return tuple(accumulate(self.replicas[:-1], initial=0))
 
     def replica(self, action: Action) -> int:
@@ -229,7 +231,7 @@ class Schedule:
 
     @cached_property
     def rank_of(self) -> tuple[int, ...]:
-        """By stage the rank of its first replica."""
+        """The rank of the first replica of each stage."""
         return tuple(self.home[replica] for replica in self.first_replica)
 
     @cached_property
@@ -243,28 +245,28 @@ class Schedule:
 
     @property
     def ranks(self) -> int:
-        """How many devices the table spreads its stages over."""
+        """The number of devices that the table spreads its stages over."""
         return len(self.rows)
 
     @property
     def stages(self) -> int:
-        """How many stages the model is cut into."""
+        """The number of stages that the model is cut into."""
         return len(self.replicas)
 
     @cached_property
     def round(self) -> int:
-        """After how many microbatches every stage is at its first replica again."""
+        """The number of microbatches after which every stage is at its first replica again."""
         return lcm(*self.replicas)
 
     @cached_property
     def microbatches(self) -> int:
-        """How many microbatches make a step."""
+        """The number of microbatches of a step."""
         return len({action.microbatch for action in self.actions})
 
     @cached_property
     def chunks(self) -> tuple[int, ...]:
-        """How many stages of a microbatch each rank runs."""
-        # With two directions a rank has stages of both copies; a microbatch meets half of them.
+        """The number of stages of a microbatch that each rank runs."""
+        # With two directions a rank has stages of both copies; a microbatch passes half of them.
         count, ways = Counter(self.home), 1 + self.bidirectional
         return tuple(count[rank] // ways for rank in range(self.ranks))
 
@@ -286,7 +288,7 @@ class Schedule:
 
 
 def aligned(schedule: Schedule) -> Schedule:
-    """The schedule with empty slots put in, so that an action is in a later slot than all actions
+    """The schedule with added empty slots, so that each action is in a later slot than all actions
     that it waits for.
 
     This is the grid of a pipeline whose actions all take one slot, for people to read.
@@ -306,7 +308,7 @@ def weight_versions(schedule: Schedule) -> tuple[int, ...]:
     Weight stashing (PipeDream, Narayanan et al. 2019, section 3.3): a microbatch goes backward
     through the weights that it went forward through, while every backward makes a new version. In
     1F1B stage s of p needs p - s. A replica updates once for its own backward, so in 1F1B-RR a
-    stage needs its workers and those of all stages after it, over its own, rounded up.
+    stage needs the workers from it to the last stage, over its own workers, rounded up.
     """
     # A flush ends each step before the weights change.
     if not schedule.asynchronous:
@@ -337,7 +339,8 @@ def _versions(order: Iterable[Action], stage: int) -> int:
 
 
 def problems(rows: Rows, replicas: Sequence[int] = ()) -> Iterator[str]:
-    """The faults of a table, by rank and slot; a fault that only follows from another is left out.
+    """The faults of a table, by rank and slot; a fault that is only a consequence of another is
+    left out.
 
     ``replicas`` are by stage; () where each has one.
     """
@@ -406,7 +409,7 @@ def _replica_faults(places: Iterable[Action], replicas: Sequence[int]) -> Iterat
 
 
 def _gaps(places: Iterable[Action]) -> Iterator[str]:
-    """Stages and microbatches are numbered from 0 without a gap."""
+    """Faults where stages and microbatches are not numbered from 0 without gaps."""
     for name in ("stage", "microbatch"):
         numbers = {getattr(action, name) for action in places}
         absent = next(number for number in range(len(numbers) + 1) if number not in numbers)
@@ -415,7 +418,7 @@ def _gaps(places: Iterable[Action]) -> Iterator[str]:
 
 
 def _incomplete(places: Mapping[Action, Place]) -> Iterator[str]:
-    """Every stage does each microbatch forward, and backward: whole, or in its two parts."""
+    """Faults where a stage lacks a microbatch's forward, or its backward, whole or in two parts."""
     home = {action.stage: place[0] for action, place in places.items()}
     microbatches = range(len({action.microbatch for action in places}))
     faults = (
@@ -445,7 +448,7 @@ def _missing(stage: int, microbatch: int, places: Mapping[Action, Place]) -> Ite
 
 
 def _disorder(places: Mapping[Action, Place]) -> Iterator[str]:
-    """On one rank, the actions that an action needs come before it."""
+    """Faults where an action comes before an action on the same rank that it needs."""
     for action, place in places.items():
         for wanted in needs(action, places):
             rank, slot = places[wanted]
@@ -454,7 +457,7 @@ def _disorder(places: Mapping[Action, Place]) -> Iterator[str]:
 
 
 def _waiting(rows: Rows, places: Mapping[Action, Place]) -> Iterator[str]:
-    """The circle of ranks that wait for one another for ever, if there is one."""
+    """A fault where ranks wait for one another in a circle."""
     orders = [[action for action in row if action is not None] for row in rows]
     runs = slots(orders).keys()
     heads = [next((each for each in order if each not in runs), None) for order in orders]

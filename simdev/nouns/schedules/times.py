@@ -1,6 +1,6 @@
-"""Times, latencies and bytes of the stages of a schedule, and the schedules that are made from
-them. ``simdev pipeline`` reads times by ``stage_times``, ``simdev/lowering/pipeline.py`` makes
-tasks of them, and ``simdev/lowering/hybrid`` has a schedule searched by the times of a large model.
+"""Times, latencies and bytes of the stages of a schedule, and the schedules that depend on them.
+``simdev pipeline`` reads times by ``stage_times``, ``simdev/lowering/pipeline.py`` makes tasks of
+them, and ``simdev/lowering/hybrid`` searches a schedule by the times of a large model.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ _SINGLE = (int, float, str, Decimal, Fraction)
 
 @dataclass(frozen=True, slots=True)
 class StageTimes:
-    """By replica (one a stage, where stages have no more): seconds of the ``forward``, of the
-    gradient of its input (``backward``) and of its ``weight``.
+    """Times by replica (by stage, where each has one replica): seconds of the ``forward``, of the
+    gradient of its input (``backward``) and of the gradient of its weights (``weight``).
 
     A whole backward takes backward + weight, and ``overlapped[r]`` together with a forward that
     overlaps with it on rank r (None: one follows the other). ``comm[s]`` is the latency from stage
-    s to stage s + 1 and back, ``sync[s]`` what the replicas of stage s take together for the update
-    of a round (None: they do not wait for one another). ``activation`` are the bytes of a
-    microbatch on a replica from its forward on. ``kept`` is the part of them that stays between the
-    gradient of the input and the gradient of the weights. ``parameters`` are the bytes of one
+    s to stage s + 1 and back, ``sync[s]`` the time in which the replicas of stage s together update
+    after a round (None: they do not wait for one another). ``activation`` are the bytes of a
+    microbatch on a replica from its forward on. ``kept`` is the part of these that stays between
+    the gradient of the input and the gradient of the weights. ``parameters`` are the bytes of one
     version of weights.
     """
 
@@ -69,13 +69,13 @@ def stage_times(
 ) -> StageTimes:
     """Times (seconds, or text with a unit) and bytes for a schedule.
 
-    One value is what a *rank* does for a microbatch, spread evenly over its stages (bytes rounded
-    up); a sequence has one for each stage, or for each replica, stage by stage. ``comm`` is one
-    latency for all neighbours, or one for each pair; stages of one rank need none. ``sync`` is one
-    time for all stages, or one for each; None: replicas do not wait for one another. ``kept`` is
-    all of the activation where it is not given. ``overlapped`` is the time of a forward and a whole
-    backward that overlap, one for all ranks or for each; None: one follows the other. Raises
-    InputError with every problem.
+    A single value is for a microbatch on a whole *rank*, spread evenly over its stages (bytes
+    rounded up); a sequence has one for each stage, or for each replica, stage by stage. ``comm`` is
+    one latency for all neighbours, or one for each pair; stages of one rank need none. ``sync`` is
+    one time for all stages, or one for each; None: replicas do not wait for one another. ``kept``
+    is by default the whole activation. ``overlapped`` is the time of a forward and a whole backward
+    that overlap, one for all ranks or for each; None: one follows the other. Raises InputError with
+    every problem.
     """
     wrong: list[str] = []
     stages = schedule.stages
@@ -84,7 +84,7 @@ def stage_times(
     def seconds(
         name: str, value: Given, parse: Callable[[Number], int | Fraction] = parse_time
     ) -> tuple[Fraction, ...]:
-        # One for each stage is that of all of its replicas.
+        # A value for each stage holds for all of its replicas.
         if not isinstance(value, _SINGLE) and len(value) == stages:
             value = [v for v, n in zip(value, schedule.replicas, strict=True) for _ in range(n)]
         values = _values(name, value, len(schedule.home), owner, parse, wrong)
@@ -109,7 +109,7 @@ def stage_times(
         None if overlapped is None else pairs(overlapped),
     )
     more = [r for r, kept in enumerate(times.kept) if kept > times.activation[r]]
-    # Only where all sizes were read: the others are zeros here.
+    # Only where all sizes were parsed: the others are zeros here.
     if more and not wrong:
         first = times.kept[more[0]]
         owner = owner.removeprefix("stage or ")
@@ -121,8 +121,8 @@ def stage_times(
 def _shared_out(
     value: Given, schedule: Schedule, values: Iterable[int | Fraction], ranks: Iterable[int]
 ) -> tuple[Fraction, ...]:
-    """One value for each of the parts on these ranks; a single one is shared out over the stages of
-    a rank.
+    """One value for each of the parts on these ranks; a single value is spread over the stages of a
+    rank.
     """
     shares = schedule.chunks if isinstance(value, _SINGLE) else (1,) * schedule.ranks
     return tuple(Fraction(each) / shares[rank] for each, rank in zip(values, ranks, strict=True))
@@ -131,7 +131,7 @@ def _shared_out(
 def _values(
     name: str, value: Given, count: int, owner: str, parse: Callable[[Number], T], wrong: list[str]
 ) -> tuple[T, ...]:
-    """``count`` parsed values, zeros where a problem was met; a single one is repeated."""
+    """``count`` parsed values, zeros where there was a problem; a single value is repeated."""
 
     def parsed(field: str, number: Number) -> T:
         try:
@@ -153,21 +153,21 @@ def _values(
 # ZB-1p and ZB-2p: the schedules that Zero Bubble's heuristic makes from the times of the stages
 # under a limit of memory (Qi et al. 2024, section 3.1).
 
-# Where no bytes are told: s b (34 h + 5 a s) of a layer, of which 32 s b h stay for the gradient of
-# the weights (Qi et al. 2024, table 1), with heads of 128 and s = 1024, as in the paper's models.
+# Default bytes: s b (34 h + 5 a s) of a layer, of which 32 s b h stay for the gradient of the
+# weights (Qi et al. 2024, table 1), with heads of 128 and s = 1024, as in the paper's models.
 MADE, KEPT = 74, 32
 
 
 class Choices(NamedTuple):
-    """The choices of a try where the heuristic leaves them open.
+    """The choices that the heuristic leaves open, in one try.
 
-    - ``extra``: a stage warms up with one forward more, though it delays the first backward.
-    - ``skip``: a forward that would delay a backward is put off while the next stage has one in
-      store.
-    - ``sparing``: a gap too short for a gradient of weights is filled only where the stage would
-      else have waited longest.
+    - ``extra``: a stage warms up with one more forward, though this delays the first backward.
+    - ``skip``: a forward that would delay a backward is postponed while the next stage has a
+      forward ready.
+    - ``sparing``: a gap too short for a gradient of weights is filled only where this stage would
+      otherwise have waited longest.
 
-    The paper names the first two as parameters; to try the third both ways is ours.
+    The first two are parameters in the paper; the third is ours.
     """
 
     extra: bool
@@ -178,10 +178,10 @@ class Choices(NamedTuple):
 def zero_bubble(
     times: StageTimes, microbatches: int, limit: Fraction | int, name: str = "custom"
 ) -> Schedule:
-    """The schedule of the least cost that the heuristic makes, a stage a rank.
+    """The schedule of least cost among the heuristic's, with one stage on each rank.
 
-    No rank holds more activations than ``limit`` times what 1F1B does at its peak, in bytes of
-    ``times``. Raises InputError where that is less than 1F1B's, or stages have replicas.
+    No rank holds more activations than ``limit`` times 1F1B's peak, in bytes of ``times``. Raises
+    InputError where the limit is below 1F1B's peak, or stages have replicas.
     """
     if limit < 1:
         raise InputError(f"limit: must be at least 1, the memory of 1F1B, got {limit}")
@@ -196,16 +196,16 @@ def zero_bubble(
 
 
 def searched_schedule(name: str, times: StageTimes, microbatches: int) -> Schedule:
-    """One of SEARCHED, whatever the case of its letters. Raises InputError."""
+    """One of SEARCHED, in letters of any case. Raises InputError."""
     full = full_name(name)
     return zero_bubble(times, microbatches, SEARCHED[full], full)
 
 
 class _Try:
-    """A table while it grows, each action put behind the others of its stage and timed at once.
+    """A table under construction: each action is appended to its stage and timed at once.
 
-    By stage: ``free`` is when its last action ends, ``held`` its bytes, ``waited`` how long it was
-    idle since its first forward. ``ends`` are by kind, stage and microbatch; all times in ps.
+    By stage, ``free`` is the end of its last action, ``held`` its bytes, ``waited`` its idle time
+    since its first forward. ``ends`` are by kind, stage and microbatch; all times in ps.
     """
 
     def __init__(
@@ -246,7 +246,7 @@ class _Try:
         return len(self.ends[kind][stage])
 
     def _arrival(self, stage: int, kind: str) -> int:
-        """When the stage has what its next action of a kind needs from a neighbour."""
+        """The time when the input of a stage's next action of a kind arrives from a neighbour."""
         before = {FORWARD: stage - 1, INPUT: stage + 1}.get(kind, -1)
         if not 0 <= before < self.stages:
             return 0
@@ -263,12 +263,12 @@ class _Try:
         self.ends[kind][stage].append(self.free[stage])
 
     def _warm_up(self) -> None:
-        """Forwards up to the first backward of each stage, as many as memory and time allow."""
+        """Schedule as many forwards before each stage's first backward as memory and time allow."""
         for stage in range(self.stages):
             self._put(stage, FORWARD)
         more = self._more_forwards()
         for stage in range(self.stages):
-            # What a stage reads, the one before has made.
+            # A stage reads the output of the stage before.
             if stage:
                 behind = more[stage] + 1 < self.microbatches
                 more[stage] = max(0, min(more[stage], more[stage - 1] - behind))
@@ -278,12 +278,12 @@ class _Try:
             self._put(stage, INPUT)
 
     def _more_forwards(self) -> list[int]:
-        """By stage, how many forwards after the first fit in before the first backward."""
+        """For each stage, the number of further forwards that fit in before its first backward."""
         more, backward = [0] * self.stages, 0
         for stage in reversed(range(self.stages)):
             cost, end, held = self.cost[FORWARD][stage], self.free[stage], self.held[stage]
             arrival = backward + self.comm[stage] if stage + 1 < self.stages else end
-            # The one that is still begun may end after the arrival.
+            # With ``extra``, the last forward may end after the arrival.
             latest = arrival - 1 if self.choices.extra else arrival - cost
             while end <= latest and more[stage] + 1 < self.microbatches:
                 held += self.change[FORWARD][stage]
@@ -294,8 +294,8 @@ class _Try:
         return more
 
     def _one_forward_one_backward(self) -> None:
-        """One forward for every stage that has some left, and then one backward."""
-        # All are decided before any is put.
+        """Schedule one forward for every stage that has some left, and then one backward."""
+        # All are decided before any is scheduled.
         going = [stage for stage in range(self.stages) if self._goes_forward(stage)]
         for stage in going:
             self._put_filled(stage, FORWARD)
@@ -313,7 +313,7 @@ class _Try:
         return self._end_of_forward(stage) <= arrival + self.comm[stage]
 
     def _end_of_forward(self, stage: int) -> int:
-        """When a forward would end, after what must make room for it."""
+        """The end of a forward, if it comes after the actions that make room for it."""
         room = self.limit - self.held[stage] - self.change[FORWARD][stage]
         freed = -self.change[WEIGHT][stage]
         weights = 0 if room >= 0 or not freed else -(room // freed)
@@ -324,7 +324,7 @@ class _Try:
         return self._count(INPUT, stage) - self._count(WEIGHT, stage)
 
     def _put_filled(self, stage: int, kind: str) -> None:
-        """An action, and before it gradients of weights that make room for it and fill its gap."""
+        """Schedule an action after gradients of weights that make room for it and fill its gap."""
         change, cost = self.change[kind][stage], self.cost[WEIGHT][stage]
         while change > 0 and self.held[stage] + change > self.limit and self._pending(stage):
             self._put(stage, WEIGHT)

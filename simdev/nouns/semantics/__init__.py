@@ -1,10 +1,10 @@
-"""The computation of each kind of op in index expressions, from which follow its work, its splits
-and the regions of its shards. This package is the only place that lists kinds: a new one is
+"""The computation of each kind of op as index expressions, from which its work, its splits and the
+regions of its shards follow. This package is the only place that lists kinds: a new kind is
 registered in a family of ``kinds``.
 
-The ladder of costs asks for work and keys, partitioning (``simdev/lowering/partition``) and the
-searches over splits ask for splits and regions. Names that frameworks give to kinds are translated
-elsewhere: PyTorch's in ``simdev/measure/kinds.py``, ONNX's in ``simdev/formats``.
+The cost ladder uses work and keys; partitioning (``simdev/lowering/partition``) and the searches
+over splits use splits and regions. Frameworks' names of kinds are translated elsewhere: PyTorch's
+in ``simdev/measure/kinds.py``, ONNX's in ``simdev/formats``.
 """
 
 from .description import (
@@ -78,9 +78,9 @@ from .work import (
     work,
 )
 
-# Taken before anybody can register kinds of their own.
+# Taken before a user can register kinds.
 SHIPPED = tuple(kinds())
-"""The kinds that are there without registering any, sorted."""
+"""The kinds that ship with simdev, sorted."""
 
 __all__ = [
     "ALL",

@@ -1,18 +1,17 @@
-"""The description of an op: what its outputs are made of, one index expression a dimension.
+"""The description of an op: how each dimension of its operands and outputs is indexed.
 
 An axis is an index variable that runs over [0, size). An expression is a sum of multiples of axes
-and a constant. A part of it may be divided: ``//`` and ``%`` by a whole number are those of grouped
-channels and reshapes; ``exact_div`` counts only the points at which the division leaves no rest, as
-the gradient of a strided window does.
+and a constant. A part of it may be divided: grouped channels and reshapes use ``//`` and ``%`` by a
+whole number; the gradient of a strided window uses ``exact_div``, which counts only the points
+where the division leaves no remainder.
 
-The interval of an expression follows from the intervals of its axes. Its lower end takes the lower
-end of an axis with a positive factor, and the upper end of one with a negative factor (Wang et al.,
-"Supporting Very Large Models using Automatic Dataflow Graph Partitioning", EuroSys 2019, section
-4.2; there a negative factor must swap the ends).
+The interval of an expression follows from the intervals of its axes. Its lower end uses the lower
+end of each axis with a positive factor, and the upper end of each axis with a negative factor (Wang
+et al., "Supporting Very Large Models using Automatic Dataflow Graph Partitioning", EuroSys 2019,
+section 4.2; there a negative factor must swap the ends).
 
-After Tofu's TDL (the same paper, section 4.1): an output element is told by index variables, and so
-is every input element that it needs. out[b, co, x] = Sum over ci, dx of data[b, ci, x + dx] *
-filters[ci, co, dx] reads
+After Tofu's TDL (section 4.1 there): index variables give an output element and the input elements
+that it needs. out[b, co, x] = Sum over ci, dx of data[b, ci, x + dx] * filters[ci, co, dx] reads
 
     b, co, x = axes("b co x", out)
     ci, dx = axes("ci dx", (filters[0], filters[2]))
@@ -40,13 +39,13 @@ Interval = tuple[int, int]
 """Start and stop, half open."""
 
 Region = tuple[Interval, ...]
-"""One interval a dimension of a tensor."""
+"""One interval for each dimension of a tensor."""
 
 Box = Mapping[str, Interval]
-"""Intervals of axes by name; an axis that is not named runs over its whole size."""
+"""Intervals of axes by name; an axis that is missing runs over its whole size."""
 
 EMPTY: Final = (0, 0)
-# window positions tried one by one for exact ends; more take the interval's own ends
+# window positions that are tried one by one for exact ends; beyond it the ends may be too wide
 _MAX_ENUMERATED = 256
 
 
@@ -98,8 +97,8 @@ class Expression:
         return self._divided(divisor, "rest")
 
     def exact_div(self, divisor: int) -> Index:
-        """The quotient at the points where the division leaves no rest; at the others nothing is
-        read.
+        """The quotient at the points where the division leaves no remainder; other points read
+        nothing.
         """
         return self * 1 if divisor == 1 else self._divided(divisor, "exact")
 
@@ -111,8 +110,8 @@ class Expression:
 class Axis(Expression):
     """An index variable over [0, size): a sum of itself, once.
 
-    ``split`` False: it indexes what an opaque function makes of a whole slice (the classes of a
-    softmax), so a shard always has all of it.
+    ``split`` False: the axis cannot be cut, since a function needs the whole slice at once (the
+    classes of a softmax).
     """
 
     name: str
@@ -121,13 +120,13 @@ class Axis(Expression):
 
     @property
     def terms(self) -> Terms:
-        """Itself, once."""
+        """The axis itself, with factor 1."""
         return ((self, 1),)
 
 
 @dataclass(frozen=True, slots=True)
 class Index(Expression):
-    """A sum of several terms, or of one that is more than an axis."""
+    """A sum of several terms, or of a single term that is not just an axis."""
 
     terms: Terms
     offset: int = 0
@@ -135,8 +134,8 @@ class Index(Expression):
 
 @dataclass(frozen=True, slots=True)
 class _Divided:
-    """A sum divided by a positive whole number: the quotient, the rest, or the quotient where there
-    is no rest.
+    """A sum divided by a positive whole number: the quotient ("floor"), the remainder ("rest"), or
+    the quotient only where there is no remainder ("exact").
     """
 
     inner: Index
@@ -148,7 +147,7 @@ Terms = tuple[tuple[Axis | _Divided, int], ...]
 
 
 def axes_of(index: Expression) -> Iterator[Axis]:
-    """The axes of an expression, as often as they occur."""
+    """The axes of an expression; an axis that occurs twice is given twice."""
     for part, _ in index.terms:
         if isinstance(part, Axis):
             yield part
@@ -157,10 +156,10 @@ def axes_of(index: Expression) -> Iterator[Axis]:
 
 
 def interval_of(index: Expression, box: Box) -> Interval:
-    """The smallest interval that holds every value of the expression on the box; EMPTY where it has
-    none.
+    """The smallest interval that holds every value of the expression on the box; EMPTY where there
+    is no value.
 
-    With divided parts it may be larger than that, never smaller.
+    With divided parts the interval may be larger, never smaller.
     """
     low = high = index.offset
     for part, factor in index.terms:
@@ -171,7 +170,7 @@ def interval_of(index: Expression, box: Box) -> Interval:
         )
         if start >= stop:
             return EMPTY
-        # Intervals are half open, so the last value is stop - 1: it, not stop, is multiplied.
+        # Intervals are half open, so the last value is stop - 1, which is multiplied.
         if factor >= 0:
             low, high = low + factor * start, high + factor * (stop - 1)
         else:
@@ -184,29 +183,28 @@ def _divided_interval(part: _Divided, box: Box) -> Interval:
     if start >= stop:
         return EMPTY
     divisor = part.divisor
-    # From the first multiple of the divisor to the last: the ceiling of one end, the floor of the
-    # other.
+    # From the first multiple of the divisor (rounded up) to the last (rounded down).
     if part.kind == "exact":
         return -(-start // divisor), (stop - 1) // divisor + 1
     first, last = start // divisor, (stop - 1) // divisor
     if part.kind == "floor":
         return first, last + 1
-    # Inside of one period the rests are as many as the values; beyond it they can be anything.
+    # Within one period the remainders are an interval; over several any remainder is possible.
     return (start - first * divisor, stop - first * divisor) if first == last else (0, divisor)
 
 
 def clipped_interval(index: Expression, size: int, box: Box) -> Interval:
     """The interval of the expression's values that lie in [0, size); EMPTY where there are none.
 
-    Its ends are values themselves as long as the expression is affine, perhaps divided exactly:
-    where a window with gaps hangs over the edge or a stride divides one, its positions are gone
-    through one by one.
+    Its ends are values of the expression as long as it is affine, perhaps divided exactly. Where a
+    window with gaps reaches over the edge, or is divided by a stride, its positions are tried one
+    by one.
     """
     start, stop = interval_of(index, box)
     if start >= 0 and stop <= size and all(isinstance(part, Axis) for part, _ in index.terms):
         return start, stop
     divisor, inner = _exactly_divided(index)
-    # A sum without gaps takes every value between its ends, so to clip these is exact.
+    # A sum without gaps takes every value between its ends, so clipping them is exact.
     if not _is_gapless(inner, box):
         ends = _exact_ends(inner, divisor, size, box)
         if ends is not None:
@@ -216,11 +214,11 @@ def clipped_interval(index: Expression, size: int, box: Box) -> Interval:
 
 
 def span_of(index: Expression, box: Box) -> int:
-    """How many positions a kernel walks over: the length of the interval, positions outside of the
-    tensor included.
+    """The number of positions that a kernel walks over: the length of the interval, with positions
+    outside of the tensor.
 
-    Of an exact quotient it is the most for any alignment of the stride: parts of equal size run as
-    the same kernel, however they are aligned.
+    For an exact quotient it is the largest number over all alignments of the stride: parts of equal
+    size run the same kernel, however they are aligned.
     """
     divisor, inner = _exactly_divided(index)
     if divisor > 1:
@@ -230,7 +228,7 @@ def span_of(index: Expression, box: Box) -> int:
 
 
 def _exactly_divided(index: Expression) -> tuple[int, Expression]:
-    """Divisor and dividend of an exact quotient; 1 and the expression itself where it is none."""
+    """The divisor and dividend of an exact quotient; 1 and the expression itself for others."""
     if len(index.terms) == 1 and not index.offset:
         part, factor = index.terms[0]
         if isinstance(part, _Divided) and part.kind == "exact" and factor == 1:
@@ -239,8 +237,8 @@ def _exactly_divided(index: Expression) -> tuple[int, Expression]:
 
 
 def _is_gapless(index: Expression, box: Box) -> bool:
-    """Whether a sum of axes takes every value of its interval: no step is longer than the shorter
-    ones reach.
+    """Whether a sum of axes takes every value of its interval: each step is at most as long as the
+    reach of all shorter steps.
     """
     steps = []
     for part, factor in index.terms:
@@ -257,8 +255,8 @@ def _is_gapless(index: Expression, box: Box) -> bool:
 
 
 def _exact_ends(inner: Expression, divisor: int, size: int, box: Box) -> Interval | None:
-    """The values in [0, size) of a quotient: one axis (the longest) by its progression, the others
-    by enumeration; None where that would take too long.
+    """The interval of the values of a quotient in [0, size): the longest axis is solved as a
+    progression, the others are enumerated. None where that would take too long.
     """
     ranges = []
     for part, factor in inner.terms:
@@ -267,7 +265,8 @@ def _exact_ends(inner: Expression, divisor: int, size: int, box: Box) -> Interva
         ranges.append((factor, range(*box.get(part.name, (0, part.size)))))
     if not ranges or any(not values for _, values in ranges):
         return EMPTY if ranges else None
-    # Divided, only an axis of factor 1 meets every rest; else the longest saves the most points.
+    # With a divisor only an axis of factor 1 meets every remainder; else the longest axis saves
+    # most points.
     ranges.sort(key=lambda item: (abs(item[0]) == 1 if divisor > 1 else True, len(item[1])))
     factor, values = ranges.pop()
     if (divisor > 1 and abs(factor) != 1) or prod(
@@ -287,7 +286,7 @@ def _clip(low: int, high: int, step: int, divisor: int, size: int) -> tuple[int,
     """First and last value in [0, size) of low, low + step, ..., high, each divided exactly."""
     if divisor > 1:
         return max(-(-low // divisor), 0), min(high // divisor, size - 1)
-    # The first value at or above 0, and the last below the size, are whole steps away.
+    # The first value at or above 0, and the last below ``size``, are whole steps away.
     if low < 0:
         low += -(low // step) * step
     if high >= size:
@@ -297,36 +296,35 @@ def _clip(low: int, high: int, step: int, divisor: int, size: int) -> tuple[int,
 
 Shape = tuple[int, ...]
 Entry = Axis | Index | int | None
-"""How one dimension is indexed: an axis, an expression, a constant, or None for all of it."""
+"""The index of one dimension: an axis, an expression, a constant, or None for all of it."""
 
 ALL: Final = None
-"""Whole-axis access: any point needs all of this dimension."""
+"""The entry of a dimension that every point needs whole."""
 
 _CACHED = 4096
 
 Term = tuple[int | Fraction, tuple[Axis, ...]]
-"""So many operations at each point of these axes."""
+"""A number of operations at each point of some axes."""
 
 
 def axes(names: str, sizes: Sequence[int], split: bool = True) -> tuple[Axis, ...]:
-    """One axis a name, names parted by blanks. Raises ValueError where the counts differ."""
+    """One axis for each name in ``names``, split at blanks. Raises ValueError for other counts."""
     return _axes(names, tuple(sizes), split)
 
 
-# An op of a shape that was described before gets the same objects: comparing them is then a
-# comparison of addresses.
+# Ops of equal shapes share axes, so that comparing axes is mostly a comparison of addresses.
 @lru_cache(_CACHED)
 def _axes(names: str, sizes: Shape, split: bool) -> tuple[Axis, ...]:
     return tuple(Axis(name, size, split) for name, size in zip(names.split(), sizes, strict=True))
 
 
 def per(count: int | Fraction, *points: Axis) -> Term:
-    """``count`` operations at each point of the axes (a multiply-add counts two)."""
+    """A term: ``count`` operations at each point of the axes (a multiply-add counts two)."""
     return count, points
 
 
 def indexed(entry: Entry, extent: int, box: Box) -> Interval:
-    """The interval that an entry reads or makes of a dimension on a box, inside the tensor."""
+    """The interval of a dimension that an entry reads or makes on a box, inside the tensor."""
     if entry is None:
         return 0, extent
     return clipped_interval(Index((), entry) if isinstance(entry, int) else entry, extent, box)
@@ -334,12 +332,12 @@ def indexed(entry: Entry, extent: int, box: Box) -> Interval:
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """How an op reads one operand.
+    """The reading of one operand by an op.
 
-    ``index``: one entry a dimension. ``padded``: what lies outside of the tensor reads as zero.
-    ``at_most``: the elements read are looked up, no more than the points of these axes. ``read``
-    False: the op waits for it, but looks at its shape alone, so no byte of it is touched. ``when``:
-    read only at points where this expression is 0.
+    ``index``: one entry for each dimension. ``padded``: positions outside of the tensor read as
+    zero. ``at_most``: elements are looked up, at most one for each point of these axes. ``read``
+    False: the op waits for the operand but uses only its shape, so no byte is read. ``when``: the
+    operand is read only at points where this expression is 0.
     """
 
     index: tuple[Entry, ...]
@@ -350,19 +348,17 @@ class Access:
 
     @property
     def any_part(self) -> bool:
-        """Whether any part of the operand will do: the op looks at its shape alone, and no axis
-        runs along it.
-        """
+        """Whether any part of the operand will do: only its shape counts, and no axis is in it."""
         return not self.read and not any(isinstance(entry, Axis | Index) for entry in self.index)
 
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """How an op makes one output: indexed by ``index``, reduced over the axes ``over`` by
+    """The making of one output by an op: indexed by ``index``, reduced over the axes ``over`` by
     ``reducer``.
 
-    An axis in neither does not matter to it: split along it, every shard makes the same. ``dtype``
-    None: as the first operand.
+    An axis in neither has no effect on the output: shards along it all make the same. ``dtype``
+    None: the first operand's.
     """
 
     index: tuple[Entry, ...]
@@ -372,13 +368,13 @@ class Output:
 
 
 def same_attributes(attrs: Mapping[str, Any], box: Box) -> Mapping[str, Any]:
-    """The attributes of a shard where they are those of the op."""
+    """The attributes of the whole op, unchanged in a shard."""
     return attrs
 
 
 @dataclass(frozen=True, slots=True)
 class ByExtents:
-    """Attributes of a shard that follow from the lengths of its intervals, wherever these lie:
+    """The attributes of a shard where they depend only on the lengths of its intervals, so that
     shards of equal extents have equal attributes.
     """
 
@@ -393,11 +389,12 @@ class ByExtents:
 class Description:
     """The computation of one op in index expressions.
 
-    ``parameters``: operands that are weights by the kind itself; ``gradients``: outputs that are
-    weights or their gradients. ``sample``: name of the sample axis ("": the first axis of the first
-    output; None: there is none). ``updated``: operands overwritten in place; ``states`` tensors
-    like operand 0 are read and written beside (optimizer state). ``moves`` False: a view, no byte
-    is touched. ``local``: the attributes of the op a shard runs.
+    ``parameters``: operands that are weights in every op of the kind; ``gradients``: outputs that
+    are weights or gradients of weights. ``sample``: the name of the sample axis ("": the first axis
+    of the first output; None: there is none). ``updated``: operands overwritten in place.
+    ``states``: the number of tensors with operand 0's shape that are also read and written
+    (optimizer state). ``moves`` False: a view, which reads and writes no byte. ``local``: the
+    attributes of the op that a shard runs.
     """
 
     outputs: tuple[Output, ...]
@@ -409,7 +406,7 @@ class Description:
     updated: tuple[int, ...] = ()
     states: int = 0
     moves: bool = True
-    # Two closures of one describer are no equal objects, though the descriptions are equal.
+    # Closures of one describer are never equal, even where the descriptions are.
     local: Callable[[Mapping[str, Any], Box], Mapping[str, Any]] = field(
         default=same_attributes, compare=False
     )
@@ -417,7 +414,7 @@ class Description:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """An op as its describer gets it: attributes, shapes of operands and of outputs."""
+    """The arguments of a describer: an op's attributes, operand shapes and output shapes."""
 
     attrs: Mapping[str, Any]
     inputs: tuple[Shape, ...]

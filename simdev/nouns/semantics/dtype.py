@@ -1,12 +1,11 @@
-"""Dtypes: their names, the bits of an element, and at which of a datasheet's peaks each is
-computed.
+"""Dtypes: their names, the bits of an element, and the datasheet's peak at which each is computed.
 
-Files and frameworks write one dtype in several ways ("half", "FP16", "torch.float16").
-``canonical`` is the one rule: without regard to case and to a framework's prefix, a known name or
-an alias of one; anything else is refused.
+Files and frameworks write a dtype in several ways ("half", "FP16", "torch.float16"). ``canonical``
+is the only rule: ignoring case and a framework's prefix, it accepts a known name or an alias and
+refuses anything else.
 
-Readers of files, importers and datasheets (``simdev/costs/roofline.py``) ask it. A dtype or another
-name of one is added here alone.
+Readers of files, importers and datasheets (``simdev/costs/roofline.py``) use it. A new dtype or
+alias is added only here.
 """
 
 from __future__ import annotations
@@ -45,10 +44,10 @@ BITS: Final[Mapping[str, int]] = {
     "uint8": 8,
     "uint4": 4,
     "bool": 8,
-    # A reference to a text, whose length no graph tells.
+    # A reference to a text, whose length is not in the graph.
     "string": 64,
 }
-"""Bits of an element as it is stored, by canonical name."""
+"""Bits of a stored element, by canonical name."""
 
 ALIASES: Final[Mapping[str, str]] = {
     "fp64": "float64",
@@ -81,7 +80,7 @@ ALIASES: Final[Mapping[str, str]] = {
     "u8": "uint8",
     "boolean": "bool",
 }
-"""Other names of these dtypes, in small letters."""
+"""Other names of these dtypes, in lower case."""
 
 PREFIXES: Final = ("torch.", "numpy.", "np.", "jax.numpy.", "jnp.", "tf.")
 
@@ -100,9 +99,9 @@ PEAKS: Final = (
     *("float64", "float32", "tfloat32", "float16", "bfloat16", "float8", "float4"),
     *("int32", "int8", "int4"),
 )
-"""The names under which a datasheet tells its peaks."""
+"""The dtypes of the peaks in a datasheet."""
 
-# A float of 16 bits that a card does not compute is widened, in the order of what is lost least.
+# A narrow float that a card cannot compute is widened, in the order of the least loss.
 _NARROW = ("bfloat16", "float16", "float32")
 _WHOLE = ("int32", "float32")
 STAND_INS: Final[Mapping[str, tuple[str, ...]]] = {
@@ -119,19 +118,19 @@ STAND_INS: Final[Mapping[str, tuple[str, ...]]] = {
     "int4": ("int8", *_WHOLE),
     "uint4": ("int4", "int8", *_WHOLE),
 }
-"""By dtype the peaks that count where a datasheet does not name its own: the first of them that the
-datasheet names.
+"""For each dtype the peaks used where a datasheet has none for it; the first that the datasheet has
+counts.
 
-Narrower floats are widened where no unit computes them, and whole numbers run beside float32 on the
-vector units. Nothing replaces a missing float64 or float32: float64 is from 1/2 to 1/64 of float32,
-and nothing tells how much.
+Narrower floats are widened where no unit computes them, and integers run on the vector units like
+float32. Nothing replaces a missing float64 or float32: float64 is from 1/2 to 1/64 of float32,
+depending on the card.
 """
 
 
-# Asked for every tensor of every file, of which a few dozen names occur.
+# Called for every tensor of every file, with a few dozen different names.
 @lru_cache(1024)
 def known(name: str) -> str | None:
-    """The canonical name of a dtype; None for no dtype."""
+    """The canonical name of a dtype; None for an unknown name."""
     short = name.strip().lower()
     short = next(
         (short.removeprefix(prefix) for prefix in PREFIXES if short.startswith(prefix)), short
@@ -141,9 +140,9 @@ def known(name: str) -> str | None:
 
 
 def canonical(name: str) -> str:
-    """The one name of a dtype: "float16" for "FP16", "half" and "torch.float16".
+    """The canonical name of a dtype: "float16" for "FP16", "half" and "torch.float16".
 
-    Raises InputError for no dtype.
+    Raises InputError for an unknown name.
     """
     dtype = known(name)
     if dtype is None:
@@ -152,14 +151,14 @@ def canonical(name: str) -> str:
 
 
 def no_dtype(name: str) -> str:
-    """The message about a name that no dtype has."""
+    """The message about an unknown dtype."""
     return f'no dtype "{name[:40]}"; there are {", ".join(BITS)}'
 
 
 def bits_of(dtype: str | None) -> int:
     """Bits of one element: "float32" and None 32, "bf16" 16, "bool" 8.
 
-    Raises InputError for no dtype.
+    Raises InputError for an unknown name.
     """
-    # A dtype that nobody wrote is float32, the default of every framework that simdev reads.
+    # A missing dtype is float32, the default of every framework that simdev reads.
     return 32 if dtype is None else BITS[canonical(dtype)]

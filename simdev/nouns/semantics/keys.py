@@ -1,10 +1,10 @@
-"""The key of an op (all that tells one measured operator from another), and the load that it asks
-of a device: FLOPs and bytes. A row of a profile and an op of a graph with equal keys have equal
-loads.
+"""The key of an op (everything that distinguishes measured operators), and its load on a device:
+FLOPs and bytes. A row of a profile and an op of a graph with equal keys have equal loads.
 
-Profiles are written and looked up by these keys (``simdev/files/profile.py``, ``simdev/costs``),
-and estimates compare loads (``simdev/costs/ladder.py``, ``simdev/costs/surface.py``). A change to
-``profile_key`` orphans the rows of profiles that were measured before.
+Rows of profiles are written and looked up by these keys (``simdev/files/profile.py``,
+``simdev/costs``), and estimates compare loads (``simdev/costs/ladder.py``,
+``simdev/costs/surface.py``). A change to ``profile_key`` orphans the rows of profiles that were
+measured before.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from . import backward_of, op_class, operand_dtypes, operand_shapes, semantics_o
 from .dtype import bits_of, canonical
 
 # The extents of an op, on which its speed depends beside its FLOPs and bytes: a product of few
-# columns, a norm of short rows or a convolution of three channels runs slower than its work tells.
+# columns, a norm of short rows or a convolution of three channels runs slower than by its work.
 #
 # One tuple an op class, in units of elements:
 #
@@ -41,12 +41,12 @@ Shape = Sequence[int]
 _HALF = 2  # bytes of the widest float that tensor cores are built for
 _VECTOR = 4  # log2 of the bytes that a GPU's thread reads at once
 CAUSAL = "causal"
-"""The mark of attention to what is before."""
+"""The mark of attention that sees only earlier positions."""
 
 
 class Extents(NamedTuple):
-    """``sizes`` as above, ``aligned`` from 0 to 1 (whole vectors), and a ``mark`` where kernels are
-    others than those of the kind: of a convolution by groups, of attention to what is before.
+    """The extents of an op: ``sizes`` as above, ``aligned`` from 0 to 1 (whole vectors), and a
+    ``mark`` where its kernels differ from the kind's: groups of a convolution, causal attention.
     """
 
     sizes: tuple[float, ...] = ()
@@ -55,7 +55,7 @@ class Extents(NamedTuple):
 
 
 class Operands(NamedTuple):
-    """An op's shapes; what is not told is left out of them."""
+    """The shapes of an op; unknown shapes are left out."""
 
     kind: str
     attrs: Mapping[str, Any]
@@ -72,12 +72,12 @@ def extents_of(op_class: str, operands: Operands, element: int) -> Extents:
         return Extents()
     rows = [shape[-1] for shape in (*operands.inputs[:2], operands.outputs[0]) if len(shape)]
     if op_class == "conv":
-        # Kernels lie channels side by side, whatever the layout outside.
+        # Kernels have channels side by side, whatever the tensor's layout.
         rows = [int(sizes[1]), int(sizes[2])]
     elif op_class != "gemm":
         rows = rows[:1]
     if op_class != "conv" and element > _HALF:
-        # Tensor cores want whole vectors; wider floats are computed without them.
+        # Tensor cores need whole vectors; wider floats do not use tensor cores.
         rows = []
     aligned = min((_alignment(row * element) for row in rows), default=1.0)
     whole = tuple(max(float(size), 1.0) for size in sizes)
@@ -91,13 +91,15 @@ def _mark(op_class: str, operands: Operands) -> str:
 
 
 def _alignment(size: int) -> float:
-    """How much of a vector divides a row of so many bytes."""
+    """The share of a vector that divides a row of this many bytes."""
     bits = (size & -size).bit_length() - 1 if size else _VECTOR
     return min(bits, _VECTOR) / _VECTOR
 
 
 def _product(op: Operands) -> tuple[float, ...]:
-    """From b m n k multiplications of b m k and b k n elements to b m n."""
+    """The extents (b, m, n, k) from b m n k multiplications, factors of b m k and b k n elements,
+    and a result of b m n.
+    """
     if len(op.inputs) < 2 or op.flops < 2:
         return ()
     points = op.flops / 2
@@ -107,7 +109,7 @@ def _product(op: Operands) -> tuple[float, ...]:
 
 
 def _convolution(op: Operands) -> tuple[float, ...]:
-    """The window and the result of the forward; its gradients have them as operands."""
+    """The window and the result of the forward; gradients have them as operands."""
     if len(op.inputs) < 2:
         return ()
     first, second, made = op.inputs[0], op.inputs[1], op.outputs[0]
@@ -132,7 +134,7 @@ def _attention(op: Operands) -> tuple[float, ...]:
     query, key = op.inputs[1:3] if op.kind.endswith("_backward") else op.inputs[:2]
     if min(len(query), len(key)) < 4:
         return ()
-    # FlashAttention lays positions before heads.
+    # FlashAttention has positions before heads.
     heads, positions = (2, 1) if op.kind.startswith("flash") else (1, 2)
     return query[0] * query[heads], query[positions], key[positions], query[3]
 
@@ -187,11 +189,11 @@ def profile_key(
     phase: str,
     device: str,
 ) -> str:
-    """Canonical JSON of everything that tells one measured operator from another.
+    """The profile key: canonical JSON of everything that distinguishes measured operators.
 
     Operands and outputs without elements and attributes at their defaults are left out: cuDNN's
-    batch norm has an empty reserve beside what every backend computes. Raises InputError for the
-    name of an unknown dtype.
+    batch norm has an empty reserve that other backends lack. Raises InputError for an unknown
+    dtype.
     """
     names = [canonical(name) if name else name for name in dtypes]
     attributes, defaults = dict(attrs), traits_of(kind).defaults
@@ -200,7 +202,7 @@ def profile_key(
             name: value for name, value in attributes.items() if defaults.get(name) != value
         }
     if any(map(_is_empty, operands)):
-        # An operator without operands by shape may still tell dtypes; those in step are dropped.
+        # An operand without elements is dropped with its dtype; there may be dtypes without shapes.
         names = [
             name
             for name, shape in zip_longest(names, operands[: len(names)])
@@ -216,10 +218,10 @@ def _is_empty(shape: Sequence[int] | None) -> bool:
 
 
 def op_key(graph: Graph, position: int, device_kind: str) -> str:
-    """Key of an op of a graph on a kind of device.
+    """The key of an op of a graph on a kind of device.
 
-    The attributes "in" and "dt" (operand shapes and dtypes as executed) replace those of the
-    tensors read, where views were folded away.
+    Where views were folded away, the attributes "in" and "dt" (operand shapes and dtypes as
+    executed) replace the shapes and dtypes of the tensors read.
     """
     op = graph.ops[position]
     attrs = {name: value for name, value in op.attrs.items() if name not in ("in", "dt")}
@@ -232,11 +234,11 @@ def op_key(graph: Graph, position: int, device_kind: str) -> str:
 class Load:
     """The load of an op on a device: FLOPs, bytes read and written, and marks of its variant.
 
-    Of causal attention it has half of the FLOPs, though the op's work counts all: its kernels skip
-    the tiles in which every pair is masked (Dao, "FlashAttention-2", 2023, section 3.1.1).
-    ``dtype`` is that of the arithmetic; ``variant`` holds its attributes and ranks, so that equal
-    sizes of different variants (a stride, a transposition) are told apart. ``extents``, ``aligned``
-    and ``mark`` are those of ``extents_of``.
+    Causal attention has half of the FLOPs in its load, though all in its work: its kernels skip the
+    tiles in which every pair is masked (Dao, "FlashAttention-2", 2023, section 3.1.1). ``dtype`` is
+    the dtype of the arithmetic. ``variant`` holds attributes and ranks, which distinguish ops of
+    equal sizes (a stride, a transposition). ``extents``, ``aligned`` and ``mark`` are from
+    ``extents_of``.
     """
 
     kind: str
@@ -252,34 +254,34 @@ class Load:
 
     @property
     def family(self) -> str:
-        """Its kind, with its mark: what has kernels of its own."""
+        """The kind with its mark: ops with the same kernels."""
         return f"{self.kind} {self.mark}".rstrip()
 
     @property
     def forward(self) -> str:
-        """The family of its forward: an op and its gradients have grids of blocks alike."""
+        """The family of the forward op: an op and its gradients launch similar grids of blocks."""
         return f"{backward_of(self.kind) or self.kind} {self.mark}".rstrip()
 
     @property
     def is_free(self) -> bool:
-        """Whether it computes nothing and moves no byte, as a view."""
+        """Whether the op computes nothing and moves no byte, like a view."""
         return not (self.flops or self.read or self.written)
 
 
 def load_of(key: str) -> Load | None:
-    """The load of the op of a profile key; None where its work is not known.
+    """The load of the op of a profile key; None where its work is unknown.
 
-    ``dtype`` is the first operand's that is a float's, else the first, else float32. Only the key
-    counts, so that a row of a profile and an op of a graph have the same load. Raises InputError
-    for the name of an unknown dtype.
+    ``dtype`` is the first float operand's, else the first operand's, else float32. The load depends
+    on the key alone, so that rows of profiles and ops of graphs agree. Raises InputError for an
+    unknown dtype.
     """
     _, kind, _, attrs, shapes, dtypes, outputs = json.loads(key)
     amount = work(kind, attrs, shapes, outputs, dtypes)
     if amount is None:
         return None
     ranks = [len(shape) if shape is not None else None for shape in shapes]
-    # That an operand has strides tells that it is not contiguous; their values are sizes, as those
-    # of most attributes.
+    # Whether an operand has strides (is not contiguous) is kept; their values are sizes, as are
+    # those of most attributes.
     marks = {
         name: value if isinstance(value, bool | str) or name in _TELLING else name
         for name, value in attrs.items()
@@ -299,7 +301,7 @@ def load_of(key: str) -> Load | None:
 
 
 def work_problem(key: str) -> str:
-    """Why the work of an op is not known; "" where it is."""
+    """The reason why the work of an op is unknown; "" where it is known."""
     _, kind, _, attrs, shapes, _, outputs = json.loads(key)
     try:
         semantics_of(kind, attrs, shapes, outputs)

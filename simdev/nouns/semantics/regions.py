@@ -1,9 +1,9 @@
-"""Which region of every tensor a shard needs and makes, and the shapes and attributes of the op
-that it runs: for one shard, or for many at once.
+"""The regions of tensors that a shard needs and makes, and the shapes and attributes of the op that
+it runs: for one shard, or for many at once.
 
-A shard is a box: intervals of some axes; the axes that it does not name are whole. Boxes of a grid
-name the same axes, and an interval follows from the axes of its own dimension alone: 64 parts of 8
-by 8 have 8 intervals along each dimension, not 64.
+A shard is a box: intervals of some axes; axes that are missing are whole. Boxes of a grid name the
+same axes, and an interval depends only on the axes of its own dimension: a grid of 8 by 8 has 64
+boxes, but only 8 intervals along each dimension.
 
 Partitioning and the searches over splits call it. The kernels of the oracle
 (``simdev/oracle/splits``) read the regions of operands from columns, which
@@ -37,18 +37,18 @@ from .registry import Dim, Semantics
 _CACHED = 65_536
 NONE = -1
 Role = Literal["read", "made", "run"]
-"""The region that is read of an operand, that is made of an output, or ("run") the shape of an
-operand as a kernel gets it.
+"""The region of an operand that is read, the region of an output that is made, or ("run") the shape
+of an operand as a kernel gets it.
 """
 V = TypeVar("V", bound=Hashable)
 
 
 def input_regions(semantics: Semantics, box: Box) -> tuple[Region | None, ...]:
-    """For every operand the smallest box of it that the shard reads, inside the tensor; None where
-    it reads nothing.
+    """For every operand the smallest box that the shard reads, inside the tensor; None where it
+    reads nothing.
 
-    Halos of windows are included; what lies in the padding is not. Of an operand that tells its
-    shape alone a shard reads its part, too: it waits for it, as the whole op does.
+    Halos of windows are included, padding is not. An operand whose shape alone is used counts as
+    read: the shard waits for its part, as the whole op does.
     """
     return tuple(
         [input_region(semantics, operand, box) for operand in range(len(semantics.inputs))]
@@ -56,7 +56,7 @@ def input_regions(semantics: Semantics, box: Box) -> tuple[Region | None, ...]:
 
 
 def input_region(semantics: Semantics, operand: int, box: Box) -> Region | None:
-    """The region of one operand that the shard reads (``input_regions``)."""
+    """The region of one operand that the shard reads (see ``input_regions``)."""
     if not _is_read(semantics, operand, box):
         return None
     shape = semantics.inputs[operand]
@@ -65,8 +65,8 @@ def input_region(semantics: Semantics, operand: int, box: Box) -> Region | None:
 
 
 def output_regions(semantics: Semantics, box: Box) -> tuple[Region | None, ...]:
-    """For every output the region that the shard makes (whole or as a partial result); None where
-    it makes nothing.
+    """For every output the region that the shard makes (final values or partial results); None
+    where it makes nothing.
     """
     shapes, regions = semantics.outputs, semantics.made
     if box:
@@ -76,7 +76,7 @@ def output_regions(semantics: Semantics, box: Box) -> tuple[Region | None, ...]:
 
 
 def volume(region: Sequence[Interval]) -> int:
-    """Elements of a region."""
+    """The number of elements of a region."""
     return prod([stop - start for start, stop in region])
 
 
@@ -87,7 +87,7 @@ def extents(region: Region) -> Shape:
 
 def _is_read(semantics: Semantics, operand: int, box: Box) -> bool:
     """Whether some point of the box reads the operand."""
-    # A slice of a stack is read by the shards whose box holds its place, and by no other.
+    # A slice of a stack is read only by shards whose box holds the slice's place.
     when = semantics.description.inputs[operand].when
     if when is None:
         return True
@@ -100,8 +100,8 @@ def _region(dims: Sequence[Dim], shape: Shape, box: Box) -> Region:
 
 
 def _unless_empty(region: Region, shape: Shape) -> Region | None:
-    """The region of one tensor, or None where it is empty though the tensor is not."""
-    # A tensor without elements has an empty region, and is an operand all the same.
+    """The region, or None where it is empty though the tensor is not."""
+    # A tensor without elements has an empty region, and still is an operand.
     for (start, stop), extent in zip(region, shape, strict=True):
         if start >= stop and extent:
             return None
@@ -116,12 +116,12 @@ def _interval(dim: Dim, extent: int, box: Box) -> Interval:
 
 
 def _run(dim: Dim, extent: int, is_padded: bool, box: Box) -> int:
-    """Extent of a dimension of an operand as the shard's kernel gets it."""
+    """The extent of a dimension of an operand as the shard's kernel gets it."""
     index, names, _ = dim
     if names.isdisjoint(box):
         return extent
-    # The kernel of a part runs unpadded over all that its windows span: positions in the padding
-    # are computed with, though they are no elements of the tensor.
+    # The kernel of a part runs without padding over all positions of its windows, so positions in
+    # the padding count, too.
     if is_padded and isinstance(index, Index):
         return span_of(index, box)
     start, stop = _interval(dim, extent, box)
@@ -130,12 +130,11 @@ def _run(dim: Dim, extent: int, is_padded: bool, box: Box) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """One shard as an op of its own: its profile key's parts, and the regions that it makes and
-    needs of the op's outputs and operands.
+    """One shard as an op: the parts of its profile key, and the regions of the op's outputs and
+    operands that it makes and needs.
 
-    ``inputs`` are the operand shapes as executed, ``operands`` which operands of the op they are:
-    what lies in the padding of a window is counted in (the shard runs unpadded there), an operand
-    that is not touched is left out.
+    ``operands`` are the numbers of the op's operands that the shard touches, ``inputs`` their
+    shapes as executed. These include the padding of windows, since the shard runs without padding.
     """
 
     kind: str
@@ -148,16 +147,15 @@ class Shard:
 
 
 def shard_of(semantics: Semantics, box: Box) -> Shard:
-    """The shard of an op on a box; a box that holds every axis whole gives the op itself.
+    """The shard of an op on a box; a box with every axis whole gives the op itself.
 
-    Raises InputError for an axis that the op does not have and for an interval that is no part of
-    it.
+    Raises InputError for an axis that the op does not have and for an interval outside of its axis.
     """
     # Axes that the box names but does not cut would only cost time below.
     parts = _parts(semantics, box)
     makes, needs = output_regions(semantics, parts), input_regions(semantics, parts)
     s, every = semantics, tuple(range(len(semantics.inputs)))
-    # Nothing is cut: the attributes stay the object that they are, padding and all.
+    # Nothing is cut: the attributes stay the same object, padding included.
     if not parts:
         return Shard(s.kind, s.attrs, every, s.inputs, s.outputs, makes, needs)
     run = [(i, shape) for i in every if (shape := _executed(s, i, parts)) is not None]
@@ -189,7 +187,7 @@ def _parts(semantics: Semantics, box: Box) -> dict[str, Interval]:
 
 
 def _executed(semantics: Semantics, operand: int, box: Box) -> Shape | None:
-    """Shape of an operand as the shard's kernel gets it; None where it is not touched."""
+    """The shape of an operand as the shard's kernel gets it; None where it is not touched."""
     if not _is_read(semantics, operand, box):
         return None
     dims, shape = semantics.reads[operand], semantics.inputs[operand]
@@ -202,7 +200,7 @@ def _executed(semantics: Semantics, operand: int, box: Box) -> Shape | None:
 
 
 class Shards(NamedTuple):
-    """The columns of ``Shard``, one entry a box."""
+    """The columns of ``Shard``, one entry for each box."""
 
     attrs: Sequence[Mapping[str, Any]]
     operands: Sequence[tuple[int, ...]]
@@ -213,7 +211,8 @@ class Shards(NamedTuple):
 
 
 def shards_of(semantics: Semantics, boxes: Sequence[Box]) -> Shards:
-    """The shards of many boxes (``shard_of``), which name the same axes and proper parts of them.
+    """The shards of many boxes (``shard_of``), all of which name the same axes and proper parts of
+    them.
 
     Raises InputError.
     """
@@ -226,7 +225,7 @@ def shards_of(semantics: Semantics, boxes: Sequence[Box]) -> Shards:
 
 
 def _by_dimension(semantics: Semantics, boxes: Sequence[Box]) -> Shards | None:
-    """The columns; None where some box leaves an operand or an output out."""
+    """The columns, worked out by dimension; None where a box leaves out an operand or an output."""
     s, every = semantics, len(boxes)
     if any(access.when is not None for access in s.description.inputs):
         return None
@@ -250,7 +249,7 @@ def _by_dimension(semantics: Semantics, boxes: Sequence[Box]) -> Shards | None:
 
 
 def _by_box(semantics: Semantics, role: Role, tensor: int, boxes: Sequence[Box]) -> list[Any]:
-    """By box the region of a tensor, or its shape ("run")."""
+    """The region of a tensor for each box, or its shape ("run")."""
     columns = [_each(boxes, *known) for known in _known(semantics, role, tensor)]
     return _rows(columns, len(boxes))
 
@@ -259,8 +258,8 @@ def _by_box(semantics: Semantics, role: Role, tensor: int, boxes: Sequence[Box])
 def _known(
     semantics: Semantics, role: Role, tensor: int
 ) -> list[tuple[Dim, Callable[[Box], Any], dict[Hashable, dict[Any, Any]]]]:
-    """By dimension of a tensor its index, the call that gives its interval or extent on a box, and
-    the answers so far by the intervals of its axes: grids of one op share most of them.
+    """For each dimension of a tensor its index, the function from a box to its interval or extent,
+    and the cached answers by the intervals of its axes: grids of one op share most of them.
     """
     if role == "made":
         dims, shape = semantics.makes[tensor], semantics.outputs[tensor]
@@ -276,7 +275,7 @@ def _known(
 def _each(
     boxes: Sequence[Box], dim: Dim, call: Callable[[Box], V], known: dict[Hashable, dict[Any, V]]
 ) -> list[V]:
-    """The answers of a call by box, for a dimension, from whose axes alone they follow."""
+    """The result of ``call`` for each box; it depends only on the axes of the dimension."""
     cut = tuple(sorted(dim[1] & boxes[0].keys()))
     if not cut:
         return [call(boxes[0])] * len(boxes)
@@ -299,9 +298,9 @@ def _sizes(regions: Sequence[Region]) -> list[Shape]:
 class Along(NamedTuple):
     """One dimension of a tensor where axes of its op are cut.
 
-    ``axis`` is the number of the axis that it follows (NONE: it follows none). By place along that
-    axis ``intervals`` are its parts, and ``extents`` their lengths as the kernel of a shard gets
-    them; without an axis there is a single place.
+    ``axis`` is the number of the axis that it depends on (NONE: none). ``intervals`` are its parts,
+    one for each place along that axis (without an axis a single one), ``extents`` their lengths as
+    the kernel of a shard gets them.
     """
 
     axis: int
@@ -312,8 +311,8 @@ class Along(NamedTuple):
 def along(
     semantics: Semantics, role: Role, tensor: int, cut: Mapping[str, Sequence[Interval]]
 ) -> tuple[Along, ...] | None:
-    """The dimensions of an operand or output where the axes are cut so; None where one follows
-    several of them, or a shard has nothing of it.
+    """The dimensions of an operand or output under these cuts of axes; None where a dimension
+    depends on several of them, or a shard has no part of it.
     """
     known = _known(semantics, role, tensor)
     runs = _known(semantics, "run", tensor) if role == "read" else None
@@ -328,7 +327,7 @@ def along(
         intervals = tuple(_each(boxes, *of))
         if extent and any([start >= stop for start, stop in intervals]):
             return None
-        # What is read of a whole operand may be less than its kernel gets.
+        # The kernel may get more of an operand than is read of it.
         sizes = tuple(_each(boxes, *runs[d])) if runs else extents(intervals)
         columns.append(Along(numbers.get(name, NONE), intervals, sizes))
     return tuple(columns)

@@ -1,10 +1,10 @@
-"""Kinds of ops by name: who describes them, their class, their traits (true of every op of a kind,
-whatever its shapes), and their vocabulary for people. ``semantics_of`` makes the semantics of one
-op with its shapes; the other modules of the package start from it.
+"""The registry of kinds of ops by name: describer, class, traits (true of every op of a kind,
+whatever its shapes), and words for people. ``semantics_of`` makes the semantics of one op with its
+shapes, which the other modules of the package start from.
 
-A trait that many kinds share by their class is a name in ``_OF_CLASSES`` and in the rows of
-``_BY_CLASS``. Efficiencies of datasheets are given by class (``simdev/costs/roofline.py`` reads
-``OP_CLASSES``), and the extents of a class are counted in ``keys``.
+A trait that a whole class shares is a name in ``_OF_CLASSES`` and in the rows of ``_BY_CLASS``.
+Efficiencies of datasheets are given by class (``simdev/costs/roofline.py`` reads ``OP_CLASSES``),
+and the extents of a class are counted in ``keys``.
 """
 
 from __future__ import annotations
@@ -38,38 +38,39 @@ Linear = Literal["sum", "scale"]
 
 @dataclass(frozen=True, slots=True)
 class Traits:
-    """Traits of every op of a kind. Where a field is None, the trait of the kind's class counts.
+    """Traits of every op of a kind. A field of None means the trait of the kind's class.
 
-    - ``leaf``: it computes nothing; its output is a tensor that is there: a weight (``parameter``),
-      an input of the step (``input``) or a tensor that never changes (``constant``).
+    - ``leaf``: it computes nothing; its output is a tensor that already exists: a weight
+      (``parameter``), an input of the step (``input``) or a tensor that never changes
+      (``constant``).
     - ``view``: its outputs are its operand's memory under other indices.
-    - ``linear``: partial results may pass through it, for a sum of its results is the result of the
-      sum: ``sum``, in all operands at once, where no number is added; ``scale``, in its one
-      operand, times a number. Views are linear.
-    - ``linear_in``: the operand in which alone it is linear, of a kind that makes a weight's
-      gradient: partial results of that operand become partial gradients, which are added up once.
-    - ``backward_of``: the forward kind through which it goes back; where none is told, the part of
-      its name before "_backward".
-    - ``own_statistics``: it goes back by the statistics that the forward op took of the same part
-      of the batch, as data-parallel training does.
+    - ``linear``: partial results may pass through it, since the sum of its results is its result on
+      the sum: ``sum``, linear in all operands together, where no number is added; ``scale``, its
+      one operand times a number. Views are linear.
+    - ``linear_in``: for a kind that makes a weight's gradient, the only operand in which it is
+      linear: partial results of that operand become partial gradients, which are added up once.
+    - ``backward_of``: the forward kind whose backward it is; if empty, the part of its name before
+      "_backward".
+    - ``own_statistics``: a backward that uses the statistics of the same part of the batch, which
+      the forward op took, as in data-parallel training.
     - ``drawn``: it draws random numbers: drawing them again elsewhere costs less than sending them.
     - ``combines``: the reduction whose partial results it combines (``sum``, ``max``, ``min`` or
       ``prod``).
-    - ``transposes``: by operand the attribute that tells it to be read as transposed.
-    - ``positive``: its operands are positive where it is used: on others it takes paths of its own.
-    - ``pointwise``: each element of its outputs is made of the elements at its place (Tofu folds
-      runs of these).
-    - ``layer``: it computes by itself, so that SOAP configures it; other kinds follow what they
-      read.
-    - ``weighted``: a layer with weights: its backward follows the gradient that comes to it.
-    - ``whole_samples``: cut along its samples only, under one weird trick: it needs whole channels,
-      or would move more than it saves.
-    - ``bare``: PyTorch's compiled code issues it by itself, in no module and without autograd, as
+    - ``transposes``: for each operand, the attribute that says that it is read transposed.
+    - ``positive``: its operands are positive in practice: with other values it takes slower or
+      faster paths.
+    - ``pointwise``: each element of its outputs depends only on the elements at the same place
+      (Tofu merges chains of such ops).
+    - ``layer``: SOAP gives it a configuration; other kinds follow their operands.
+    - ``weighted``: a layer with weights: its backward follows the incoming gradient.
+    - ``whole_samples``: under one weird trick it is cut along its samples only: it needs whole
+      channels, or splitting channels would move more than it saves.
+    - ``bare``: PyTorch's C++ code issues it outside of modules and autograd, as where
       DistributedDataParallel copies gradients out of its buckets.
-    - ``packs``: it copies tensors together before a message, or apart behind one.
-    - ``computes``: what slows it down slows its arithmetic; other kinds pass over memory.
-    - ``defaults``: attributes that mean the same where they are not told; keys of profiles leave
-      them out.
+    - ``packs``: it copies tensors into one before a message, or apart after it.
+    - ``computes``: small extents slow its arithmetic; in other kinds they slow the pass over
+      memory.
+    - ``defaults``: the default values of attributes, which keys of profiles leave out.
     """
 
     leaf: Leaf | None = None
@@ -84,7 +85,7 @@ class Traits:
     positive: bool = False
     bare: bool = False
     packs: bool = False
-    # None: as the class of the kind has it, so that a kind registered in a class needs no traits.
+    # None: the class's trait, so that a kind registered in a class needs no traits.
     pointwise: bool | None = None
     layer: bool | None = None
     weighted: bool | None = None
@@ -93,7 +94,7 @@ class Traits:
     defaults: Mapping[str, Any] = FrozenDict()
 
     def within(self, op_class: str) -> Traits:
-        """These traits, with those of a class where they are left open."""
+        """These traits, with the traits of a class where a field is None."""
         of_class = _BY_CLASS[op_class]
         named: dict[str, Any] = {name: name in of_class for name in _OF_CLASSES}
         return replace(self, **{k: v for k, v in named.items() if getattr(self, k) is None})
@@ -117,27 +118,27 @@ _BY_CLASS: Mapping[str, tuple[str, ...]] = {
 }
 OP_CLASSES = tuple(_BY_CLASS)
 OPEN = Traits()
-"""Nothing is told: all as the class of the kind has it."""
+"""Traits that are all left to the class of the kind."""
 UNKNOWN = OPEN.within("other")
-"""Traits of a kind that nobody registered."""
+"""The traits of an unregistered kind."""
 
 
 Dim = tuple[Axis | Index | None, frozenset[str], Interval]
-"""A dimension of a tensor: how it is indexed (None: whole), its axes' names, and its interval when
-no axis is split.
+"""A dimension of a tensor: its index (None: whole), the names of the axes in it, and its interval
+where no axis is split.
 """
 Dims = tuple[Dim, ...]
 
-# The largest graphs of the papers have some thousand different ops; shards multiply these.
+# The largest graphs of the papers have some thousand different ops, and shards multiply these.
 _CACHED = 16_384
-_LAYOUT = frozenset({"in", "dt", "strides"})  # how the operands lie, not what is computed
+_LAYOUT = frozenset({"in", "dt", "strides"})  # the layout of operands, not the computation
 _ENCODER = json.JSONEncoder(sort_keys=True, default=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A kind of op: describer, class, traits; operands, outputs and attributes in words, for the
-    table of kinds.
+    """A kind of op: its describer, class and traits, and words on its operands, outputs and
+    attributes for the table of kinds.
     """
 
     name: str
@@ -155,7 +156,7 @@ class Semantics:
 
     Equal ops share one object, so it serves as a key.
 
-    ``axes``: those of the outputs (or of what is updated in place) first, in order, then the
+    ``axes``: axes of the outputs (or of operands updated in place) first, in order, then the
     others. ``read`` and ``made``: the regions of inputs and outputs that the whole op touches.
     """
 
@@ -171,19 +172,19 @@ class Semantics:
 
     @cached_property
     def reads(self) -> tuple[Dims, ...]:
-        """How the dimensions of its inputs are indexed."""
+        """The dimensions of each input."""
         pairs = zip(self.description.inputs, self.read, strict=True)
         return tuple(_dims(access.index, region) for access, region in pairs)
 
     @cached_property
     def makes(self) -> tuple[Dims, ...]:
-        """How the dimensions of its outputs are indexed."""
+        """The dimensions of each output."""
         pairs = zip(self.description.outputs, self.made, strict=True)
         return tuple(_dims(output.index, region) for output, region in pairs)
 
 
 _KINDS: dict[str, Kind] = {}
-# Traits of the kinds: searches ask for them millions of times, so one look-up has to do.
+# The traits by kind: searches read them millions of times, so one look-up has to do.
 _TRAITS: dict[str, Traits] = {}
 
 
@@ -196,10 +197,10 @@ def register(
     attributes: str = "",
     traits: Traits = OPEN,
 ) -> None:
-    """Makes a kind known; one registered before is replaced.
+    """Register a kind; an earlier registration is replaced.
 
     ``describe`` gets a ``Call`` (attributes and shapes) and returns its ``Description``; where the
-    shapes do not fit it raises ValueError. What ``traits`` leaves open is as its class has it.
+    shapes do not fit it raises ValueError. Fields that ``traits`` leaves None are the class's.
     Raises InputError for an unknown class.
     """
     if op_class not in OP_CLASSES:
@@ -210,7 +211,7 @@ def register(
         kind, describe, op_class, traits.within(op_class), operands, outputs, attributes
     )
     _TRAITS[kind] = _KINDS[kind].traits
-    # What the kind's former describer said is forgotten.
+    # The answers of an earlier describer of this kind are dropped.
     _semantics_of.cache_clear()
 
 
@@ -220,24 +221,22 @@ def kinds() -> Mapping[str, Kind]:
 
 
 def is_described(kind: str) -> bool:
-    """Whether a kind is known: then shapes tell its work and its splits."""
+    """Whether a kind is known, so that shapes give its work and its splits."""
     return kind in _KINDS
 
 
 def op_class(kind: str) -> str:
-    """Class of a kind, one of OP_CLASSES; "other" where it is not known."""
+    """The class of a kind, one of OP_CLASSES; "other" for an unknown kind."""
     return _KINDS[kind].op_class if kind in _KINDS else "other"
 
 
 def traits_of(kind: str) -> Traits:
-    """Traits of a kind; those of class "other" where it is not known."""
+    """The traits of a kind; the traits of class "other" for an unknown kind."""
     return _TRAITS.get(kind, UNKNOWN)
 
 
 def backward_of(kind: str) -> str:
-    """The forward kind that a kind is the backward of, "" where it is none: as it is registered,
-    else by its name.
-    """
+    """The forward kind of a backward kind, "" for others: as registered, else by its name."""
     forward = traits_of(kind).backward_of
     if forward is None:
         stem, suffix, _ = kind.partition("_backward")
@@ -250,8 +249,7 @@ def adder_of(reducer: str) -> str:
 
     Raises InputError.
     """
-    # In the order of registration: a kind of one's own adds to the shipped ones, and does not
-    # change the graphs of strategies that were there before.
+    # The first registered: a user's kind does not change the graphs of existing strategies.
     for name, kind in _KINDS.items():
         if kind.traits.combines == reducer:
             return name
@@ -259,8 +257,8 @@ def adder_of(reducer: str) -> str:
 
 
 def statistics_of(kind: str) -> str:
-    """The forward kind of whose statistics a kind takes those of its own part of the batch, ""
-    where it does not.
+    """The forward kind whose statistics, of the same part of the batch, a backward kind uses; ""
+    for others.
     """
     return backward_of(kind) if traits_of(kind).own_statistics else ""
 
@@ -271,14 +269,15 @@ def semantics_of(
     inputs: Sequence[Shape | None],
     outputs: Sequence[Shape | None],
 ) -> Semantics:
-    """Semantics of an op by its kind, attributes, operand shapes (as executed) and output shapes.
+    """The semantics of an op from its kind, attributes, operand shapes (as executed) and output
+    shapes.
 
-    Raises InputError: the kind has no semantics, a shape is unknown, an attribute is no JSON, or
+    Raises InputError: the kind has no semantics, a shape is unknown, an attribute is not JSON, or
     the shapes do not fit the kind.
     """
     shapes = _shapes(kind, inputs, outputs)
     try:
-        # As text, so that true, 1 and 1.0 are three attributes: to a dict they are one key.
+        # A text tells true, 1 and 1.0 apart, which are equal keys of a dict.
         key = _ENCODER.encode(_computing(attrs))
     except (TypeError, ValueError) as error:
         raise InputError(f'kind "{kind}": attributes: {error}') from None
@@ -298,24 +297,24 @@ def passing_semantics(
     inputs: Sequence[Shape | None],
     outputs: Sequence[Shape | None],
 ) -> Semantics:
-    """Semantics of an op (``semantics_of``) in an object of its own that nothing keeps: no key.
+    """The semantics of an op (``semantics_of``) as a new object that is not cached; it is no key.
 
-    A hundred thousand objects that are kept cost more than to make them: the garbage collector
-    walks over all of them.
+    Keeping a hundred thousand objects costs more than making them: the garbage collector walks over
+    all of them.
     """
     computing = {name: _listed(value) for name, value in _computing(attrs).items()}
     return _semantics(kind, computing, *_shapes(kind, inputs, outputs))
 
 
 def _computing(attrs: Mapping[str, Any]) -> dict[str, Any]:
-    """The attributes that say what is computed."""
+    """The attributes that determine the computation."""
     return {name: value for name, value in attrs.items() if name not in _LAYOUT}
 
 
 def _shapes(
     kind: str, inputs: Sequence[Shape | None], outputs: Sequence[Shape | None]
 ) -> tuple[tuple[Shape, ...], tuple[Shape, ...]]:
-    """Shapes of the operands and of the outputs. Raises InputError."""
+    """The shapes of the operands and of the outputs. Raises InputError."""
     if not is_described(kind):
         raise InputError(f'no semantics for kind "{kind}"')
     if None in inputs or None in outputs:
@@ -333,8 +332,8 @@ def _semantics(
         description = entry.describe(Call(attrs, inputs, outputs))
         of_description = _described(description, inputs, outputs)
         return Semantics(kind, entry.op_class, attrs, inputs, outputs, **of_description)
-    # A describer takes shapes and attributes as they should be: whatever it stumbles over means
-    # that they do not fit its kind.
+    # A describer does not check shapes and attributes: any error means that they do not fit its
+    # kind.
     except (
         ValueError,
         IndexError,
@@ -347,9 +346,9 @@ def _semantics(
 
 
 def redescribed(semantics: Semantics, description: Description) -> Semantics:
-    """The semantics of an op under another description, in an object that nothing keeps.
+    """The semantics of an op with another description, as an object that is not cached.
 
-    Raises ValueError where the shapes do not fit it.
+    Raises ValueError where the shapes do not fit the description.
     """
     return replace(semantics, **_described(description, semantics.inputs, semantics.outputs))
 
@@ -381,7 +380,7 @@ def _region(entries: Sequence[Entry], shape: Shape, tensor: str) -> Region:
             raise ValueError(
                 f'{tensor} has {extent} along "{entry.name}", which is {entry.size} elsewhere'
             )
-        # An axis is as long as the dimension: nothing is to be worked out.
+        # The interval of a plain axis is the dimension itself.
         known = isinstance(entry, Axis)
         region.append((0, extent) if known else indexed(entry, extent, {}))
     return tuple(region)
@@ -399,21 +398,21 @@ def _dims(entries: Sequence[Entry], region: Region) -> Dims:
 
 
 def _axes(description: Description) -> tuple[Axis, ...]:
-    """Axes of the outputs, then what they are reduced over, then the others, each once; one name is
-    one axis.
+    """The axes of the outputs, then the axes that they are reduced over, then all others, each
+    once; axes with equal names are one axis.
     """
     named: dict[str, Axis] = {}
     for axis in _mentioned(description):
         first = named.setdefault(axis.name, axis)
-        # Equal axes are mostly one object, and to compare their fields takes ten times longer.
+        # Equal axes are mostly one object; comparing fields takes ten times longer.
         if first is not axis and first != axis:
             raise ValueError(f'axis "{axis.name}" is {first.size} and {axis.size}')
     return tuple(named.values())
 
 
 def _mentioned(description: Description) -> list[Axis]:
-    # The order is that of strategies' files and of the row-major order of parts: outputs first, so
-    # that neighbours in it are neighbours in the tensor.
+    # Strategies' files and the row-major order of parts use this order: outputs first, so that
+    # neighbouring parts are neighbours in the tensor.
     mentioned: list[Axis] = []
     for output in description.outputs:
         mentioned += _entry_axes(output.index)
@@ -444,7 +443,7 @@ def _misfit(
     kind: str, attrs: Any, inputs: Sequence[Shape], outputs: Sequence[Shape], error: Exception
 ) -> str:
     reason = f"no attribute {error}" if isinstance(error, KeyError) else str(error)
-    # What Python itself says where a describer names its operands, extents or attributes.
+    # Python's own message, raised where a describer unpacks operands, extents or attributes.
     if isinstance(error, IndexError) or "to unpack" in reason or "zip()" in reason:
         reason = "another number of operands, or of dimensions, is needed"
     elif not isinstance(error, (KeyError, ValueError)):
@@ -454,10 +453,10 @@ def _misfit(
 
 
 def _listed(value: Any) -> Any:
-    """An attribute of lists and dicts, as JSON has them, without tuples and other mappings."""
+    """An attribute with lists and dicts, as in JSON, in place of tuples and other mappings."""
     if isinstance(value, list | tuple):
         return [_listed(item) for item in value]
-    # Most attributes are numbers and texts, and to ask for a Mapping takes a microsecond.
+    # Most attributes are numbers and texts, and the test for a Mapping takes a microsecond.
     if not isinstance(value, int | float | str) and isinstance(value, Mapping):
         return {str(name): _listed(item) for name, item in value.items()}
     return value

@@ -1,4 +1,4 @@
-"""Which axes of an op may be split, what kind of split each gives, and the boxes of the shards.
+"""The axes along which an op may be split, the kind of each split, and the boxes of the shards.
 
 SOAP (Jia et al., "Beyond Data and Model Parallelism for Deep Neural Networks", MLSys 2019, section
 4) names the splits of an output axis: ``sample`` on the sample axis, ``parameter`` where the split
@@ -44,7 +44,7 @@ Effect = Literal["concatenate", "reduce", "replicate"]
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """An axis that may be split, how many points it has, and what a split of it is.
+    """An axis that may be split, its number of points, and the kind of the split.
 
     ``effects`` has one entry for each output: its parts are put side by side ("concatenate"), are
     partial results ("reduce"), or are all the same ("replicate").
@@ -91,7 +91,7 @@ def _splits(
 
 @lru_cache(_CACHED)
 def effects_of(semantics: Semantics, axis: str) -> tuple[Effect, ...]:
-    """The effect of a split of an axis on each output."""
+    """The effect on each output of a split of an axis."""
     effects: list[Effect] = []
     for output, dims in zip(semantics.description.outputs, semantics.makes, strict=True):
         if any(axis in names for _, names, _ in dims):
@@ -124,8 +124,8 @@ def output_axes(semantics: Semantics, output: int = 0) -> tuple[str | None, ...]
 def _kind(
     axis: str, effects: tuple[Effect, ...], weights: frozenset[str], sample: str | None
 ) -> SplitKind:
-    # The first output decides: the others tell more about it, as the means of a norm and the
-    # indices of a maximum do.
+    # The first output decides: others add to it, as the means of a norm and the indices of a
+    # maximum do.
     if effects and effects[0] == "reduce":
         return "reduction"
     if axis in weights:
@@ -215,7 +215,7 @@ def boxes(
     """
     require_degrees(semantics, degrees, even)
     allowed = {split.axis: split.size for split in splits(semantics)}
-    # In the op's order of axes, not the file's: part i is the same box however degrees are written.
+    # In the op's order of axes: part i is the same box however a file orders the degrees.
     names = [axis.name for axis in semantics.axes if degrees.get(axis.name, 1) > 1]
     return tuple(
         dict(zip(names, point, strict=True))
@@ -257,7 +257,8 @@ def _degree_problems(
 
 
 def steps(workers: int) -> tuple[int, ...]:
-    """How many groups each of Tofu's steps makes: the prime factors of ``workers``, largest first.
+    """The number of groups that each of Tofu's steps makes: the prime factors of ``workers``,
+    largest first.
 
     Each step divides the workers of a group into smaller groups, and cuts every tensor along one
     dimension among them (EuroSys 2019, section 5). Raises InputError below 1.
@@ -266,7 +267,7 @@ def steps(workers: int) -> tuple[int, ...]:
         raise InputError(f"workers: must be a whole number >= 1, got {workers!r}")
     factors, factor, left = list[int](), 2, workers
     while left > 1:
-        # What is left without a factor up to its root is prime.
+        # A remainder without a factor up to its root is prime.
         if factor * factor > left:
             factor = left
         while left % factor == 0:

@@ -1,9 +1,9 @@
-"""From an operand as it is executed back to the tensor that is stored, where a view between them
-was folded away; and where the samples of a batch lie in a tensor.
+"""Regions of stored tensors from regions of operands, where a view between the two was folded away;
+and the places of a batch's samples in a tensor.
 
-Sequence first, a batch is merged as L x B: its samples are no interval of the merged dimension. The
-points of such a dimension are numbered samples first, whatever lies outside of them in the memory,
-so that parts of the batch are intervals again.
+With the sequence first, a batch is merged as L x B, so that a sample is no interval of the merged
+dimension. The points of such a dimension are numbered samples first, in another order than in
+memory, so that parts of the batch are intervals again.
 
 Partitioning (``simdev/lowering/partition/problem.py`` and ``geometry.py``) and Tofu's search call
 it; ``kinds/movement.py`` describes reshapes by ``reshaped``.
@@ -22,25 +22,25 @@ from .description import Axis, Entry, Index, Interval, Region, Shape, indexed
 def stored_region(
     region: Region, seen: Shape, stored: Shape, strides: Sequence[int] | None = None
 ) -> Region:
-    """The smallest known box of the stored tensor that holds a region of the operand seen through a
-    view.
+    """The smallest known box of the stored tensor that holds a region of an operand, which is a
+    view of the tensor.
 
-    Equal element counts are read as a reshape, unless the dimensions could have been exchanged. A
+    A view with as many elements is taken as a reshape, unless dimensions may have been exchanged. A
     part of the stored tensor (a slice, a chunk, one of several) is followed dimension by dimension
-    by its ``strides``, in elements. Without them dimensions are aligned at the end: equal extents
-    are the same, a stored extent of 1 is repeated, of another one nothing is known and all of it is
-    taken. Strides that do not descend mean exchanged dimensions: the tensor is stored row by row,
-    or, where the shapes are equal, its op stored it so.
+    by its ``strides``, in elements. Without strides dimensions are aligned at the end: equal
+    extents are the same dimension, a stored extent of 1 is repeated, and any other stored dimension
+    is taken whole. Strides that do not descend mean exchanged dimensions: the tensor is stored row
+    by row or, where the shapes are equal, with these strides.
 
     The box is never too small as long as the view keeps the order of its dimensions and cuts these
-    or parts of them, but no dimension that is merged of several. Without strides, two exchanged
-    dimensions of equal extents cannot be told.
+    or parts of them, but no merged dimension. Without strides, an exchange of two dimensions of
+    equal extents goes unseen.
     """
     if strides is not None and (len(strides) != len(seen) or not _are_whole(strides)):
         strides = None
     if strides is not None and _exchanged(seen, strides):
         return _through_exchange(region, seen, stored, strides)
-    # Without strides an exchange of equal extents cannot be seen, and the region is taken as it is.
+    # Without strides an exchange of equal extents is invisible, so the region is taken unchanged.
     if seen == stored:
         return region
     if prod(seen) == prod(stored):
@@ -62,11 +62,11 @@ def _whole(shape: Shape) -> Region:
 def sliced_strides(
     strides: Sequence[int] | None, shape: Shape, part: Shape
 ) -> tuple[int, ...] | None:
-    """Strides of a part of an operand that is stored by itself, its dimensions in the order of the
-    operand's memory.
+    """Strides of a part of an operand that gets memory of its own, with dimensions in the order of
+    the operand's memory.
 
-    A dimension of stride 0 stays repeated. What lay between two rows stays in proportion where it
-    is a whole multiple. None where the part lies row by row, or the strides tell nothing.
+    A dimension of stride 0 stays repeated. A gap between two rows stays in proportion where it is a
+    whole multiple. None where the part lies row by row, or the strides are unknown.
     """
     if strides is None or len(strides) != len(shape) or not _are_whole(strides):
         return None
@@ -88,14 +88,14 @@ def _are_whole(strides: Sequence[object]) -> bool:
 
 
 def _exchanged(seen: Shape, strides: Sequence[int]) -> bool:
-    """Whether the dimensions have another order than in the memory."""
+    """Whether the dimensions have another order than in memory."""
     wide = [step for step, extent in zip(strides, seen, strict=True) if step and extent > 1]
     return any(after > before for before, after in pairwise(wide))
 
 
 def _through_exchange(region: Region, seen: Shape, stored: Shape, strides: Sequence[int]) -> Region:
-    """The dimensions put back into the order of the memory; what is repeated there, or left out, is
-    taken whole.
+    """The region with its dimensions in the order of memory; dimensions that are repeated or
+    missing there are taken whole.
     """
     order = sorted((d for d, extent in enumerate(seen) if extent > 1), key=lambda d: -strides[d])
     shape = tuple(seen[d] for d in order)
@@ -108,21 +108,22 @@ def _through_exchange(region: Region, seen: Shape, stored: Shape, strides: Seque
 
 
 def _by_strides(region: Region, seen: Shape, stored: Shape, strides: Sequence[int]) -> Region:
-    """Where a part of a tensor that is stored row by row lies, from an element that is not known.
+    """The region of a tensor stored row by row, from a region of a view that may begin at any
+    element.
 
-    Some dimensions of the view step through all of a stored one, perhaps with the stored ones
-    inside of it. Such a dimension begins where the stored one begins, whatever the offset: its
-    interval tells the stored one. All others are taken whole.
+    Some dimensions of the view step through all of a stored dimension, perhaps with inner ones.
+    Such a dimension begins where the stored one begins, so its interval gives the stored one. All
+    others are taken whole.
     """
     steps, box = row_strides(stored), list(_whole(stored))
-    # A dimension of the tensor is known by where it ends, in elements.
+    # A dimension of the tensor is recognised by the number of elements at which it ends.
     ends = {steps[at] * extent: at for at, extent in enumerate(stored) if extent > 1}
     wide = sorted(
         (d for d, extent in enumerate(seen) if extent > 1 and strides[d] > 0),
         key=lambda d: -strides[d],
     )
     if any(strides[a] < strides[b] * seen[b] for a, b in pairwise(wide)):
-        # Windows that overlap: an element lies in several, and no box of one dimension holds them.
+        # Windows overlap: an element lies in several, and no box of one dimension holds them.
         return tuple(box)
     for d in wide:
         at = ends.get(strides[d] * seen[d])
@@ -138,8 +139,8 @@ def row_strides(shape: Shape) -> tuple[int, ...]:
 
 
 def parted_strides(seen: Shape, strides: Sequence[int], stored: Shape) -> tuple[int, ...] | None:
-    """The strides of a tensor's own dimensions, of which a view shows some merged; None where it
-    shows others.
+    """The strides of a tensor's own dimensions, from a view that shows some of them merged; None
+    for other views.
     """
     if prod(seen) != prod(stored) or 0 in stored:
         return None
@@ -154,8 +155,8 @@ def parted_strides(seen: Shape, strides: Sequence[int], stored: Shape) -> tuple[
 
 
 def _same_but_ones(seen: Shape, stored: Shape) -> bool | None:
-    """Whether both have the same extents in the same order, ones aside; None where the extents
-    themselves differ.
+    """Whether both shapes have the same extents in the same order, without ones; None where the
+    extents differ.
     """
     first, second = ([extent for extent in shape if extent != 1] for shape in (seen, stored))
     return None if sorted(first) != sorted(second) else first == second
@@ -169,8 +170,8 @@ def _through_reshape(region: Region, seen: Shape, stored: Shape) -> Region:
 
 
 def reshaped_axes(x: Shape, y: Shape) -> tuple[Axis, ...]:
-    """Axes d0, d1, .. of the new shape; of those merged with others only the outermost can be split
-    into boxes of x.
+    """Axes d0, d1, .. of the new shape; of merged dimensions only the outermost can be split into
+    boxes of x.
 
     Raises ValueError where the element counts differ.
     """
@@ -182,7 +183,7 @@ def reshaped_axes(x: Shape, y: Shape) -> tuple[Axis, ...]:
 
 
 def reshaped(x: Shape, points: Sequence[Axis]) -> tuple[Entry, ...]:
-    """How a tensor of shape x is read at a point of its new form.
+    """The index of a tensor of shape x at a point of its new shape.
 
     Raises ValueError where the element counts differ.
     """
@@ -193,10 +194,10 @@ def reshaped(x: Shape, points: Sequence[Axis]) -> tuple[Entry, ...]:
 
 
 def _groups(x: Shape, y: Shape) -> Iterator[tuple[range, range]]:
-    """Shortest runs of dimensions of x and of y with equal counts of elements."""
+    """The shortest runs of dimensions of x and of y with equal counts of elements."""
     if prod(x) != prod(y):
         raise ValueError(f"{list(x)} has {prod(x)} elements, {list(y)} has {prod(y)}")
-    # Empty tensors have no positions by which dimensions could be told apart.
+    # Empty tensors have no positions that would tell dimensions apart.
     if 0 in x:
         yield range(len(x)), range(len(y))
         return
@@ -218,8 +219,8 @@ def _group(x: Sequence[int], points: Sequence[Axis]) -> list[Entry]:
     if 0 in x:
         return [None] * len(x)
     wide = [axis for axis in points if axis.size > 1]
-    # Extents of 1 come and go in a reshape; the dimension that remains is the axis itself, which is
-    # faster and, unlike a quotient, can be split.
+    # A reshape adds and drops extents of 1; the remaining dimension is the axis itself, which is
+    # faster than a quotient and can be split.
     if len(wide) == 1 and wide[0].size in x:
         return [wide[0] if extent > 1 else 0 for extent in x]
     position = Index(())
@@ -229,7 +230,7 @@ def _group(x: Sequence[int], points: Sequence[Axis]) -> list[Entry]:
 
 
 def _part(position: Index, x: Sequence[int], k: int) -> Entry:
-    """Index of dimension k at a position of the group."""
+    """The index of dimension k at a position of the group."""
     if x[k] == 1:
         return 0
     below = prod(x[k + 1 :])
@@ -247,12 +248,12 @@ class Samples(NamedTuple):
 
 
 class BatchView(NamedTuple):
-    """How an op sees an operand with samples: where these lie as it is ``seen``, and as it is
-    ``held``.
+    """The places of an operand's samples: as the op sees it (``seen``), and in the tensor
+    (``held``).
 
-    ``sliced``: only some of the samples are seen, and parts see those of their own part of the
-    batch, as every worker of data parallelism slices its own. ``order``: the dimensions as they lie
-    in the memory where that is not row by row.
+    ``sliced``: only some of the samples are seen, and each part sees samples of its own part of the
+    batch, as every worker of data parallelism slices its own batch. ``order``: the dimensions in
+    the order of memory where that is not row by row.
     """
 
     seen: Samples | None
@@ -264,14 +265,14 @@ class BatchView(NamedTuple):
 def samples_seen(
     held: Samples, seen: Shape, stored: Shape, strides: Sequence[int] | None, order: Sequence[int]
 ) -> Samples | None:
-    """Where an operand that is seen through a view has its samples; None where they are not seen
-    apart from others.
+    """The places of the samples in an operand that is a view; None where the view does not keep
+    samples apart.
     """
     lies = order or range(len(stored))
     behind = prod(stored[d] for d in lies[list(lies).index(held.dimension) + 1 :])
     step = held.inner * behind
     dims = list(zip(strides or row_strides(seen), seen, strict=True))
-    # Samples that are parted over several dimensions are none of one alone.
+    # Samples spread over several dimensions are not in any single one.
     if any(extent > 1 and step < stride < step * held.number for stride, extent in dims):
         return None
     for d, (stride, extent) in enumerate(dims):
@@ -290,7 +291,7 @@ def batch_region(
     """The smallest known box of the stored tensor that holds a region of an operand, samples first
     in both.
 
-    Of a sample that is cut all is taken.
+    A sample that is cut is taken whole.
     """
     held, of_view = view.held, view.seen
     if of_view is not None and (of_view.outer > 1 or view.sliced):
@@ -316,10 +317,10 @@ def batch_region(
 
 
 def _samples_first(held: Samples, outer: Interval, samples: Interval, inner: Interval) -> Interval:
-    """The interval of a merged dimension, samples first, that holds these of its parts."""
+    """The interval of a merged dimension, numbered samples first, that holds these intervals."""
     size = held.outer * held.inner
     start, stop = samples[0] * size, samples[1] * size
-    # Inside of one sample the points of a batch that lies outermost are an interval too.
+    # Within one sample of an outermost batch, points are an interval, too.
     if held.outer == 1 and samples[1] - samples[0] == 1:
         return start + inner[0], start + inner[1]
     return start, stop

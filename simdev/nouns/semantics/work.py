@@ -1,14 +1,13 @@
-"""The work of an op: floating-point operations, bytes read and bytes written, by its description.
+"""The work of an op: floating-point operations, bytes read and bytes written, from its description.
 
 FLOPs follow stated counts per point: a multiply-add of a product or convolution counts two (2mnk;
 2NKPQCRS with its padding, as cuDNN counts), additions of a bias nothing; elsewhere each scalar
-operation (exp, sqrt, tanh, a division too) counts one, as the table of kinds tells. Bytes are of
-unique elements: every element that is read counts once, however often a kernel reads it, and an
-element that is only looked up if it is hit.
+operation (exp, sqrt, tanh, a division too) counts one, as the table of kinds says. Every distinct
+element that is read counts once, however often a kernel reads it; in a table of lookups only the
+elements that are hit count.
 
-``keys.load_of`` hands the work on to the ladder of costs; importers and captures ask for the shapes
-and dtypes of operands. The counts themselves are those of the descriptions in ``kinds``, where a
-wrong one is mended.
+The cost ladder gets the work by ``keys.load_of``; importers and captures use the shapes and dtypes
+of operands. The counts stand in the descriptions in ``kinds``.
 """
 
 from __future__ import annotations
@@ -45,12 +44,11 @@ def work(
     in_dtypes: Sequence[str | None],
     out_dtypes: Sequence[str | None] | None = None,
 ) -> Work | None:
-    """Work of an op, told as in a profile row; None for a kind without semantics or shapes that do
-    not fit it.
+    """The work of an op as in a profile row; None for a kind without semantics or for shapes that
+    do not fit it (``semantics_of`` gives the reason).
 
-    A dtype that is not told (None) is float32; outputs are of the first operand's dtype where
-    ``out_dtypes`` is left out and the kind itself does not say. ``semantics_of`` tells why there is
-    None.
+    An unknown dtype (None) counts as float32. Without ``out_dtypes`` outputs have the kind's dtype,
+    else the first operand's.
     """
     try:
         semantics = passing_semantics(kind, attrs, inputs, outputs)
@@ -60,7 +58,7 @@ def work(
 
 
 def layouts(value: Any) -> list[Sequence[int] | None] | None:
-    """Strides by operand as an attribute tells them; what is no list of lists is not told."""
+    """Strides by operand from an attribute; None for anything that is not a list of lists."""
     if not isinstance(value, list | tuple):
         return None
     return [layout if isinstance(layout, list | tuple) else None for layout in value]
@@ -73,13 +71,13 @@ def shard_work(
     out_dtypes: Sequence[str | None] | None = None,
     strides: Sequence[Sequence[int] | None] | None = None,
 ) -> Work:
-    """Work of a shard of an op; of the op itself on the box ``{}``.
+    """The work of a shard of an op; on the box ``{}`` of the whole op.
 
-    ``strides`` of the operands, in elements: a dimension of stride 0 is one element that is read
+    ``strides`` of the operands are in elements; a dimension of stride 0 is a single element, read
     again and again.
     """
     description = semantics.description
-    # A view or a leaf touches no byte.
+    # A view or a leaf moves no byte.
     if not description.moves:
         return Work(flops(semantics, box), 0, 0)
     sizes = [bits_of(dtype) for dtype in in_dtypes] + [32] * (
@@ -90,7 +88,7 @@ def shard_work(
     for i, (access, region) in enumerate(zip(description.inputs, needs, strict=True)):
         if region is not None and access.read:
             layout = strides[i] if strides is not None and i < len(strides) else None
-            # Bits of several elements share a byte, so the sum is rounded up, not each element.
+            # Elements may share a byte, so the sum is rounded up, not each element.
             read += -(-_elements(access, region, layout, box) * sizes[i] // 8)
     for i, region in enumerate(output_regions(semantics, box)):
         if region is not None:
@@ -99,7 +97,7 @@ def shard_work(
     for i in description.updated:
         region = needs[i]
         written += -(-volume(region) * sizes[i] // 8) if region is not None else 0
-    # State tensors lie beside the parameter and have its shape and dtype.
+    # State tensors have the parameter's shape and dtype.
     if description.states and needs[0] is not None:
         state = description.states * (-(-volume(needs[0]) * sizes[0] // 8))
         read, written = read + state, written + state
@@ -107,13 +105,11 @@ def shard_work(
 
 
 def flops(semantics: Semantics, box: Box) -> int:
-    """Floating-point operations of a shard (the whole op on ``{}``), rounded down where a share is
-    a fraction.
-    """
+    """Floating-point operations of a shard (on ``{}`` of the whole op), rounded down."""
     whole, shares = 0, Fraction(0)
     for count, points in semantics.description.flops:
         size = _points(points, box)
-        # On integers where it goes: Fractions are ten times slower.
+        # In integers where possible: Fractions are ten times slower.
         if count.denominator == 1:
             whole += count.numerator * size
         else:
@@ -122,7 +118,7 @@ def flops(semantics: Semantics, box: Box) -> int:
 
 
 def _points(axes: Sequence[Axis], box: Box) -> int:
-    """How many points of some axes lie in the box."""
+    """The number of points of some axes in the box."""
     return prod(
         [box[axis.name][1] - box[axis.name][0] if axis.name in box else axis.size for axis in axes]
     )
@@ -132,7 +128,7 @@ def _elements(
     access: Access, region: Sequence[tuple[int, int]], layout: Sequence[int] | None, box: Box
 ) -> int:
     if layout is not None and len(layout) == len(region):
-        # A dimension of stride 0 is an expanded one: every index is the same element.
+        # A dimension of stride 0 is expanded: all its indices are the same element.
         region = [interval for interval, step in zip(region, layout, strict=True) if step]
     count = volume(region)
     return count if access.at_most is None else min(count, _points(access.at_most, box))
@@ -151,7 +147,8 @@ def _out_dtype(
 
 
 def op_semantics(graph: Graph, position: int) -> Semantics:
-    """Semantics of one op of a graph; the attribute "in" replaces the shapes of the tensors read.
+    """The semantics of one op of a graph; the attribute "in" replaces the shapes of the tensors
+    read.
 
     Raises InputError that names the op.
     """
@@ -163,9 +160,9 @@ def op_semantics(graph: Graph, position: int) -> Semantics:
 
 
 def operand_shapes(graph: Graph, position: int) -> tuple[Shape | None, ...]:
-    """Shapes of an op's operands as executed.
+    """The shapes of an op's operands as executed.
 
-    Raises InputError where the attribute "in" is no list of shapes.
+    Raises InputError where the attribute "in" is not a list of shapes.
     """
     shapes = graph.ops[position].attrs.get("in")
     if shapes is None:
@@ -184,9 +181,9 @@ def _is_shape(value: object) -> bool:
 
 
 def operand_dtypes(graph: Graph, position: int) -> tuple[str | None, ...]:
-    """Dtypes of an op's operands as executed, by their canonical names.
+    """The canonical dtypes of an op's operands as executed.
 
-    Raises InputError where the attribute "dt" is no list of names, or a name is that of no dtype.
+    Raises InputError where the attribute "dt" is not a list of names of dtypes.
     """
     names = graph.ops[position].attrs.get("dt")
     if names is None:
@@ -207,7 +204,7 @@ def _no_list(op: Op, attribute: str, of: str) -> InputError:
 
 
 def op_work(graph: Graph, position: int) -> Work:
-    """Work of one op of a graph. Raises InputError that names the op."""
+    """The work of one op of a graph. Raises InputError that names the op."""
     op = graph.ops[position]
     dtypes = operand_dtypes(graph, position)
     made = [tensor.dtype for tensor in op.made]
@@ -217,9 +214,9 @@ def op_work(graph: Graph, position: int) -> Work:
 
 
 def whole_bytes(graph: Graph, position: int) -> int:
-    """Bytes of all operands of an op, as executed, and of all its outputs, whatever it computes.
+    """The bytes of all operands of an op, as executed, and of all its outputs, for any kind of op.
 
-    Raises InputError where attributes tell no shapes or dtypes.
+    Raises InputError where attributes have wrong shapes or dtypes.
     """
     op, tensors = graph.ops[position], graph.operands[position]
     strides = layouts(op.attrs.get("strides")) or []
@@ -238,15 +235,15 @@ def whole_bytes(graph: Graph, position: int) -> int:
 
 
 def _written_bytes(tensor: Tensor) -> int:
-    """Bytes of an output; what is written in place has no memory of its own, and is written."""
+    """The bytes that are written to an output; an output in place has no memory but is written."""
     if tensor.bytes or tensor.shape is None:
         return tensor.bytes
     return -(-prod(tensor.shape) * bits_of(tensor.dtype) // 8)
 
 
 def is_linear(op: Op) -> bool:
-    """Whether partial results may pass through the op: a sum of its results is the result of the
-    sum.
+    """Whether partial results may pass through the op, so that a sum of its results is its result
+    on the sum.
     """
     traits = traits_of(op.kind)
     if traits.linear == "scale":

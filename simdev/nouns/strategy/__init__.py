@@ -1,12 +1,12 @@
-"""Strategy: how a step is spread over the devices: a placement, how ops are split, and the order in
-which queues are served. Its larger parts have modules of their own: ``placement`` (placements and
-configurations of ops), ``sync`` (policies of synchronisation) and ``parallelism`` (pipelines and
-large models).
+"""A strategy: how a step is spread over the devices, that is where ops run, how they are split, and
+in which order queues are served. Its larger parts have modules of their own: ``placement``
+(placements and configurations of ops), ``sync`` (policies of synchronisation) and ``parallelism``
+(pipelines and large models).
 
-``simdev/files/strategy.py`` reads strategies and takes its types from the fields here, where each
-has its meaning; lowering has a pass for each field. An order of ops is a name in ``POLICIES``; its
-queues are set in ``simdev/lowering/__init__.py``, and with hosts in ``simdev/lowering/turns.py``
-and, in another way, ``simdev/execution/check/hosts.py``. A short form is a row of
+``simdev/files/strategy.py`` reads strategies and takes its types and their meanings from the fields
+here; lowering has a pass for each field. An order of ops is a name in ``POLICIES``;
+``simdev/lowering/__init__.py`` sets its queues, with hosts ``simdev/lowering/turns.py`` and,
+written independently, ``simdev/execution/check/hosts.py``. A short form is a row of
 ``SHORT_MEANINGS`` and a rule of ``simdev/lowering/partition/short.py``.
 """
 
@@ -86,21 +86,24 @@ COSTS = ("auto", "closed", "table", "expanded", "given")
 
 @dataclass(frozen=True, slots=True)
 class Collectives:
-    """How collective ops run unless their attributes say otherwise.
+    """The algorithm and cost of collective ops whose attributes do not give their own.
 
     - ``algorithm``: one of ALGORITHMS; "auto" is the fastest.
-    - ``cost``: "closed", one task of the length of the closed form; "table", of the time in
-      ``tables`` (the fastest closed form where they hold none); "expanded", its messages one by
-      one; "given", as long as its op tells, else as "closed"; "auto" as ``settled_cost`` has it.
-    - ``tables``: CollectiveTables measured inside one node; none: those that the cluster names.
-    - ``chunks``: into how many a broadcast or reduce along a chain is cut (None: the number of
-      least closed form).
+    - ``cost``: "closed", one task that lasts as long as the closed form says; "table", one task
+      with the time in ``tables`` (the fastest closed form where they have none); "expanded", one
+      task for each message; "given", the time of its op, else as "closed"; "auto", see
+      ``settled_cost``.
+    - ``tables``: CollectiveTables measured inside one node (none: the tables that the cluster
+      names).
+    - ``chunks``: the number of chunks that a broadcast or reduce along a chain is cut into (None:
+      the number that makes the closed form shortest).
     - ``slowdown``: how many times longer computation and a collective take while they share a
-      device (1: they do not slow each other; Galvatron, VLDB 2022, has 1.3). At most 2: what shares
-      a device is no slower than in turn.
-    - ``groups``: process groups by name, each the names of its devices in the order of its ranks. A
-      collective op that names a group (its attribute ``group``) takes as long as among all of them,
-      though ``ranks`` has only those that are simulated: the others do as these do.
+      device (1: they do not slow each other; Galvatron, VLDB 2022, has 1.3). At most 2: sharing a
+      device is no slower than using it in turn.
+    - ``groups``: process groups by name, each with the names of its devices in the order of its
+      ranks. A collective op whose attribute ``group`` names one takes the time of the whole group,
+      even where its ``ranks`` are only those that are simulated; the other ranks are taken to do
+      the same.
     """
 
     algorithm: str = ALGORITHMS[0]
@@ -118,7 +121,7 @@ class Collectives:
             for name, members in self.groups.items()
             if not 1 < len(set(members)) == len(members)
         ]
-        # A path is a sequence too; its letters would be taken for tables.
+        # A path is a sequence too, and its letters would be taken for tables.
         tables: object = self.tables
         if not isinstance(tables, Sequence) or isinstance(tables, str):
             problems.append("tables: must hold measured tables; files.read_collectives reads them")
@@ -127,8 +130,8 @@ class Collectives:
 
 
 def settled_cost(cost: str, algorithm: str, measured: bool) -> str:
-    """The way to cost a collective, with "auto" settled: by tables where there are any
-    (``measured``) and no algorithm is asked for, since they hold the one that the library took.
+    """The way to cost a collective, with "auto" settled: by tables where there are some
+    (``measured``) and no algorithm is chosen, since the library chose the tables' algorithm.
     """
     if cost != "auto":
         return cost
@@ -136,7 +139,7 @@ def settled_cost(cost: str, algorithm: str, measured: bool) -> str:
 
 
 def choice_problems(algorithm: object, cost: object, chunks: object) -> list[str]:
-    """``field: reason`` for each fault of an algorithm, a way to cost it and a number of chunks."""
+    """``field: reason`` for each fault of an algorithm, a cost and a number of chunks."""
     problems = [
         f"{name}: must be one of {', '.join(choice)}, got {_shown(value)}"
         for name, value, choice in (("algorithm", algorithm, ALGORITHMS), ("cost", cost, COSTS))
@@ -153,11 +156,12 @@ def _shown(value: object) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Loader:
-    """Batches are made on ``device`` (a host), each in ``time`` seconds, and copied from there.
+    """The data loader: batches are made on ``device`` (a host) and copied from there to the
+    workers.
 
-    All worker processes together make a batch in that time. Where steps follow one another the next
-    batch is made and copied while a step runs: it begins when the first ops of that step have read
-    theirs. Raises InputError.
+    All its worker processes together make a batch in ``time`` seconds. Where steps follow one
+    another, the next batch is made and copied during a step, from the moment when the first ops of
+    that step have read their batch. Raises InputError.
     """
 
     device: str
@@ -183,18 +187,18 @@ SHORT_MEANINGS: Mapping[str, str] = {
 }
 """The meaning of each short form of a strategy."""
 SHORT_FORMS = tuple(SHORT_MEANINGS)
-# Each microbatch is lowered: beyond this a graph has more tasks than a step can have.
+# Each microbatch is lowered; more of them would exceed the tasks that a step can have.
 MOST_MICROBATCHES = 10_000
 
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """The order of queues.
+    """The order in which queues are served.
 
-    ``fifo``: by readiness. ``program``: each device runs its ops in program order. ``priority``:
-    smaller first, 0 where nothing is said; a transfer takes the smallest of its consumers.
-    ``fixed``: each queue named in ``sequence`` ("gpu:0", "send gpu:0") serves exactly the given ops
-    or transfers ("op:output>device"); other queues stay fifo.
+    ``fifo``: in the order of readiness. ``program``: each device runs its ops in program order.
+    ``priority``: smallest number first, 0 by default; a transfer takes the smallest number of its
+    consumers. ``fixed``: each queue named in ``sequence`` ("gpu:0", "send gpu:0") serves exactly
+    the given ops or transfers ("op:output>device"); other queues stay fifo.
     """
 
     policy: str = "fifo"
@@ -212,21 +216,21 @@ class Order:
 
 
 def default_sync(short: str | None) -> str:
-    """How gradients are added up where nothing is told: in buckets under "data-parallel", as
-    frameworks do.
+    """The default of ``sync``: gradients are added up in buckets under the short form
+    "data-parallel", as frameworks do.
     """
     # PyTorch's DistributedDataParallel and Horovod gather small gradients before they send them.
     return "bucketed" if short == "data-parallel" else SYNCS[0]
 
 
 POLICY_NAMES = tuple(name for name in PRESETS if name not in SYNCS)
-"""Policies that a text alone names; the others share their name with a way to add up gradients in
-one step, which the text means.
+"""Policies that a text can name; the other policies share their names with SYNCS, and there a text
+means the way to add up gradients in one step.
 """
 
 
 def sync_of(name: str) -> str | Sync:
-    """The synchronisation that a text names: one of SYNCS as it is, or the policy of that name.
+    """The synchronisation that a text names: one of SYNCS unchanged, or the policy of that name.
 
     Raises InputError.
     """
@@ -238,34 +242,34 @@ def sync_of(name: str) -> str | Sync:
 
 
 def no_sync(shown: str) -> str:
-    """The problem of a ``sync`` that is written so."""
+    """The problem of an unknown ``sync``, where ``shown`` is its text."""
     return f"sync: must be one of {', '.join(SYNCS)}, or an object with a policy, got {shown}"
 
 
 @dataclass(frozen=True, slots=True)
 class Strategy(Displayed):
-    """How a step is spread: where ops run, how they and their tensors are split, and the order of
+    """The spread of a step: where ops run, how they and their tensors are split, and the order of
     queues.
 
     - ``placement``: op, colocation group, module ("blocks.2": forward, backward and update) or
-      pattern -> device. An op placed runs whole.
+      pattern -> device. An op with a placement is not split.
     - ``order``: an Order, or the name of a policy.
-    - ``partition``: op, group or pattern -> Configuration; what it leaves out follows its operands.
-    - ``tensors``: "op:output" -> parts by dimension, where a tensor is stored otherwise than its op
-      makes it.
+    - ``partition``: op, group or pattern -> Configuration; ops that it leaves out follow their
+      operands.
+    - ``tensors``: "op:output" -> parts by dimension, for a tensor that is stored in other parts
+      than its op makes.
     - ``sync``: how gradients are added up in one step (one of SYNCS), or a policy of steps in a
       row (a Sync, or one of POLICY_NAMES). Left out: "bucketed" under the short form
       "data-parallel", as frameworks do, else "all-reduce".
-    - ``short``: one of SHORT_FORMS, on ``devices`` (none: the workers); what else is told takes
+    - ``short``: one of SHORT_FORMS, on ``devices`` (none: the workers); the other fields take
       precedence over it.
-    - ``collectives``: which algorithm collective ops take, and how they are costed, where they do
-      not say so.
-    - ``accumulate``: so many microbatches a step, each a forward and backward of the graph as
-      given; gradients are added up in place, synchronised and applied once, after the last.
-    - ``loader``: a Loader, which makes the batch on a host; left out, inputs are there from the
+    - ``collectives``: the algorithm and cost of collective ops that do not give their own.
+    - ``accumulate``: microbatches a step, each a forward and backward of the given graph; gradients
+      are added up in place, then synchronised and applied once, after the last microbatch.
+    - ``loader``: a Loader, which makes the batch on a host; left out, inputs are ready from the
       start.
-    - ``pipeline``: a Parallelism, replicas, parts and stages that take the devices in their order;
-      nothing else is told beside it.
+    - ``pipeline``: a Parallelism: replicas, parts and stages that take the devices in their order;
+      no other field goes with it.
     """
 
     placement: Mapping[str, str] = FrozenDict()
@@ -281,7 +285,7 @@ class Strategy(Displayed):
     pipeline: Parallelism | None = None
 
     def __post_init__(self) -> None:
-        # object: a caller without types may give anything, and is told here rather than later.
+        # object: a caller without types may pass anything, and learns it here rather than later.
         order: object = self.order
         if isinstance(order, str):
             order = Order(order)
@@ -310,10 +314,10 @@ class Strategy(Displayed):
             self._check_pipeline()
 
     def _check_pipeline(self) -> None:
-        """Raises InputError for what is told beside a pipeline."""
+        """Raises InputError where other fields are set beside a pipeline."""
         if not isinstance(self.pipeline, Parallelism):
             raise InputError("pipeline: must be a Parallelism(dp, tp, pp, ...)")
-        # What a short form brings is not told beside the pipeline.
+        # The default that a short form sets is no setting of the user.
         plain = replace(_PLAIN, sync=default_sync(self.short))
         names = [field.name for field in fields(self) if field.name != "pipeline"]
         beside = (name for name in names if getattr(self, name) != getattr(plain, name))
@@ -321,7 +325,7 @@ class Strategy(Displayed):
 
     @property
     def splits(self) -> bool:
-        """Whether anything is split: then ops become shards before they are lowered."""
+        """Whether anything is split: ops are then replaced by shards before they are lowered."""
         return bool(self.partition or self.tensors or self.short)
 
 

@@ -2,8 +2,9 @@
 expert parallelism.
 
 ``simdev/lowering/hybrid`` lowers it for large models and ``simdev/lowering/stages.py`` for graphs;
-``simdev/search/plan/space.py`` tries its fields. A field that changes bytes or times counts in
-``simdev/nouns/models/large/shard.py``, in the passes, and in the bounds of ``simdev/search/plan``.
+``simdev/search/plan/space.py`` tries its fields. A field that changes bytes or times needs a rule
+in ``simdev/nouns/models/large/shard.py``, in the passes, and in the bounds of
+``simdev/search/plan``.
 """
 
 from __future__ import annotations
@@ -31,15 +32,15 @@ MODULES = (
     "core_attn", "layernorm", "mla_up_proj", "mlp", "mlp_act", "moe", "moe_act", "per_op",
     "shared_experts",
 )  # fmt: skip
-"""Modules that selective recomputation may make again: the names of Megatron-core, ``mlp_act`` and
-``per_op``.
+"""Modules that selective recomputation may compute again: Megatron-core's names, and our
+``mlp_act`` and ``per_op``.
 """
 CONTEXTS = ("all_gather", "ring")
 OFFLOADS = ("activations", "optimizer")
 DISPATCHERS = ("alltoall", "deepep", "hybridep")
 GRAPHS = ("none", "partial", "full")
-"""How tokens are sent to experts, and what is replayed as CUDA graphs (models/large/software)."""
-# Of any degree: what is larger is a mistake, and would be counted up to before it is told.
+"""Senders of tokens to experts, and the parts of a step in CUDA graphs (models/large/software)."""
+# The largest value of any degree: a larger number is a mistake, and slow to check.
 MOST = 2**20
 DEGREES = ("dp", "cp", "tp", "pp", "ep")
 MAY_BE_NONE = ("etp", "global_batch", "offload_layers", "recompute_layers", "reduce_bytes")
@@ -51,85 +52,93 @@ FLAGS = (
     "ep_comm_overlap", "reshard_after_forward",
 )  # fmt: skip
 OF_GRAPHS = ("pp", "microbatches", "schedule", "chunks", "table", "stages", "ranks")
-"""The fields that a pipeline of a graph with ops may have."""
+"""The fields that the pipeline of a graph with ops may have."""
 
 
 @dataclass(frozen=True, slots=True)
 class Parallelism:
-    """dp x cp x tp x pp devices, and what is done to make the step fit. Raises InputError.
+    """The degrees of parallelism of dp x cp x tp x pp devices, and the means to make the step fit.
+    Raises InputError.
 
     - ``dp`` replicas, ``cp`` parts of every sample's tokens, ``tp`` parts of every matrix, ``pp``
-      ranks of the pipeline; ``ep`` parts of the experts, within the dp x cp that have the same
-      parameters. Ranks are numbered tp first, then cp, then dp (``ep`` in a row of dp x cp share
-      the experts), then pp.
+      ranks of the pipeline; ``ep`` parts of the experts, spread over the dp x cp devices that have
+      the same parameters. Ranks are numbered tp first, then cp, then dp (``ep`` consecutive ranks
+      of dp x cp share the experts), then pp.
     - ``etp`` parts of every expert's matrices (None: tp; Megatron-core's
       ``expert_tensor_parallel_size``). Where it is not tp, attention and experts have grids of
-      their own (MoE Parallel Folding, arXiv 2504.14960): the dp x cp x tp devices of a rank of
-      the pipeline are numbered etp first, then ep, then the replicas of the experts (Megatron-core,
-      ``RankGenerator``, order tp-cp-ep-dp-pp), and each sends the tokens that it has.
-    - ``context``: keys and values go to the other parts of a sample all at once before attention
-      ("all_gather", Llama 3, section 3.3.2), or around a "ring" beside it (Liu et al. 2023).
-    - ``microbatches`` a replica and step (gradient accumulation), of ``microbatch`` samples each;
-      where they are not told, they follow from ``global_batch``, the samples of a step.
+      their own (MoE Parallel Folding, arXiv 2504.14960): the dp x cp x tp devices of a rank of the
+      pipeline are numbered etp first, then ep, then the replicas of the experts (Megatron-core,
+      ``RankGenerator``, order tp-cp-ep-dp-pp), and each sends its own tokens.
+    - ``context``: keys and values go to the other parts of a sample either all at once before
+      attention ("all_gather", Llama 3, section 3.3.2), or around a "ring" during attention (Liu et
+      al. 2023).
+    - ``microbatches`` of each replica in a step (gradient accumulation), of ``microbatch`` samples
+      each; left out, the number follows from ``global_batch``, the samples of a step.
     - ``schedule``: a name of simdev.nouns.schedules with ``chunks`` stages a rank, or ``table``, a
-      schedule as CSV text. ``stage_layers`` tells the layers of each stage (default: as even as
-      they come); the first and the last may have none, by default where there are one or two
-      stages more than layers.
-    - Of a graph with ops, which is one microbatch, nothing but the pipeline is told
-      (``OF_GRAPHS``): ``stages`` are the patterns of the forward ops of each, or names, each the
-      first op of a further stage (none: as even as they come); ``ranks`` the device of each rank
-      (none: the first workers). ``pp`` follows from these where it is not told.
-    - ``zero``: 0 replicas alike, 1 optimizer state shared out, 2 gradients too (reduced every
-      microbatch), 3 parameters too (gathered for each use, ``prefetch`` buckets ahead). A bucket
-      of ZeRO 2 and 3 is a layer, the embedding or the classifier; a layer of more than ``bucket``
-      parameters is cut into equal ones. ``overlap``: gradients are reduced beside the backward,
-      with ZeRO 2 and 3 of ``in_flight`` buckets at once (the backward waits), else of none.
-    - ``dp_replicate``: so many groups of dp / dp_replicate replicas in a row, within each of which
-      ZeRO shares out; behind that the shares of a gradient are summed over the groups (HSDP of
-      PyTorch, ``fully_shard`` on a mesh of two dimensions; Megatron-core's
+      schedule as CSV text. ``stage_layers`` is the number of layers of each stage (default: as even
+      as possible). The first and the last stage may have none; by default they have none where
+      there are one or two stages more than layers.
+    - A graph with ops, which is one microbatch, takes only the fields of the pipeline
+      (``OF_GRAPHS``). ``stages`` are the patterns of the forward ops of each stage, or the names of
+      the first op of each stage after the first (none: as even as possible); ``ranks`` is the
+      device of each rank (none: the first workers). ``pp`` follows from these where it is left out.
+    - ``zero``: 0, all replicas hold everything; 1, optimizer state is sharded; 2, gradients too
+      (reduced every microbatch); 3, parameters too (gathered for each use, ``prefetch`` buckets
+      ahead). A bucket of ZeRO 2 and 3 is a layer, the embedding or the classifier; a layer of more
+      than ``bucket`` parameters is cut into equal buckets. ``overlap``: gradients are reduced
+      during the backward (else after it), with ZeRO 2 and 3 at most ``in_flight`` buckets at once
+      (else none): the backward waits for more.
+    - ``dp_replicate``: the number of groups of dp / dp_replicate consecutive replicas. ZeRO shards
+      within each group; then the shards of a gradient are summed over the groups (HSDP of PyTorch,
+      ``fully_shard`` on a mesh of two dimensions; Megatron-core's
       ``--num-distributed-optimizer-instances``). ``reshard_after_forward``: ZeRO 3 gathers a bucket
-      for the backward again; else it stays from the forward on, on a single rank of the pipeline.
-    - ``reduce_bytes`` of a gradient on its way between replicas (None: those of a parameter, 2,
-      with ZeRO 2 and 3, else ``gradient_bytes``). ``message_latency``: seconds that every
-      collective and transfer takes beside what the cluster says of it.
-    - ``recompute``: "selective" makes ``recompute_modules`` twice, "full" whole layers. Modules are
-      called as in Megatron-core (``--recompute-modules``). "core_attn" is all between queries,
-      keys, values and the projection; "layernorm" the outputs of a layer's two norms;
-      "mla_up_proj" queries, keys and values from their latents; "mlp", "moe" and "shared_experts"
-      all behind their input; "moe_act" the output of the experts' activation; "mlp_act" (ours) that
-      of the other activations, as xformers' ``SwiGLUFusedOp`` makes it again; "per_op" all but
-      attention and every second product (torchtitan's ``selective_ac_option = "op"``).
-    - ``recompute_layers``: "full" makes so many layers of each stage again, the first ones (None:
-      all). Megatron-LM calls it ``--recompute-num-layers`` with ``--recompute-method block``; with
-      ``uniform`` 1 is None here, and more, which keep one input for several layers, are not known.
-    - ``flash``: attention is one op that keeps no scores (None: as when the model was published;
+      again for the backward; else, on a single rank of the pipeline, it stays gathered from the
+      forward on.
+    - ``reduce_bytes``: bytes of each gradient while it is sent between replicas (None: 2, as of a
+      parameter, with ZeRO 2 and 3, else ``gradient_bytes``). ``message_latency``: seconds that are
+      added to every collective and transfer.
+    - ``recompute``: "selective" computes ``recompute_modules`` again for the backward, "full" whole
+      layers. Names of modules are Megatron-core's (``--recompute-modules``). "core_attn" is
+      everything between queries, keys, values and the projection; "layernorm" the outputs of a
+      layer's two norms; "mla_up_proj" queries, keys and values from their latents; "mlp", "moe" and
+      "shared_experts" everything after their input; "moe_act" the output of the experts'
+      activation; "mlp_act" (ours) the output of other activations, as in xformers'
+      ``SwiGLUFusedOp``; "per_op" everything but attention and every second product (torchtitan's
+      ``selective_ac_option = "op"``).
+    - ``recompute_layers``: the number of layers of each stage, from its first, that "full" computes
+      again (None: all). Megatron-LM calls it ``--recompute-num-layers`` with ``--recompute-method
+      block``. Its ``uniform`` with 1 layer is None here; with more, which keeps one input for
+      several layers, it is not supported.
+    - ``flash``: attention is one op that keeps no scores (None: as usual in the year of the model;
       Megatron-LM has it since 2023).
     - ``sequence_parallel``: tensors that tp leaves whole are split along the sequence (Korthikanti
-      et al. 2022). Then an all_reduce becomes an all_gather and a reduce_scatter, and the input of
-      a product is gathered again for the gradient of its weights. ``tensor_overlap``: that goes on
-      beside the gradient of the input (section 4.2.2 there), and the sum of the input's gradient
-      beside the gradient of the weights, where the backward is not split (Transformer Engine,
+      et al. 2022). An all_reduce then becomes an all_gather and a reduce_scatter, and the input of
+      a product is gathered again for the gradient of its weights. ``tensor_overlap``: this gather
+      overlaps the gradient of the input (section 4.2.2 there), and the sum of the input's gradient
+      overlaps the gradient of the weights, where the backward is not split (Transformer Engine,
       ``module/linear.py``; Megatron-LM, ``LinearWithGradAccumulationAndAsyncCommunication``;
-      recalled). Megatron-LM has kernels begin in order for it (CUDA_DEVICE_MAX_CONNECTIONS of 1).
-      ``scatter_gather``: where tensors are not split so, a rank of tp sends its share of one to the
-      next rank of the pipeline, and the ranks there gather it (Narayanan et al. 2021, section 4.1).
+      recalled). For it Megatron-LM makes kernels begin in order (CUDA_DEVICE_MAX_CONNECTIONS of 1).
+      ``scatter_gather``: where tensors are not split along the sequence, each rank of tp sends only
+      its share of a tensor to the next rank of the pipeline, where the ranks gather it (Narayanan
+      et al. 2021, section 4.1).
     - ``tp_comm_overlap`` (Megatron-LM's ``--tp-comm-overlap``; PyTorch's async TP is much like it):
-      the other collectives of a split sequence go on beside products, too, forward and before the
-      gradient of the input, those of attention and of an MLP. Latents, experts, embedding and
-      classifier have none that overlap.
+      the other collectives of a split sequence overlap products, too, in the forward and before the
+      gradient of the input, for attention and MLPs. Collectives of latents, experts, embedding and
+      classifier never overlap.
     - ``token_dispatcher`` sends tokens to their experts: "alltoall", "deepep" or "hybridep";
-      ``cuda_graphs`` are replayed of "none" of a step, of "partial" layers (all but experts) or of
-      the "full" step (None: as the model's software does). ``ep_comm_overlap``: tokens of one
-      microbatch are sent beside the computing of another (Megatron-Core's
-      ``--overlap-moe-expert-parallel-comm``).
+      ``cuda_graphs`` says which part of a step is replayed as CUDA graphs: "none", "partial"
+      (layers without their experts) or "full" (None: as the model's software does).
+      ``ep_comm_overlap``: tokens of one microbatch are sent while another is computed
+      (Megatron-Core's ``--overlap-moe-expert-parallel-comm``).
     - ``slowdown``: how many times longer computing and collectives take while they share a device
-      (1: they do not slow each other; at most 2), as ``Collectives.slowdown`` of a placement: the
-      kernels of NCCL hold some of the multiprocessors.
+      (1: they do not slow each other; at most 2), like ``Collectives.slowdown``: NCCL's kernels
+      occupy some of the multiprocessors.
     - ``offload``: "activations" or "optimizer" to host memory, over ``host_bandwidth`` (bytes/s,
-      each way). ``offload_layers``: the activations of so many layers of each stage, the first ones
-      (None: of all), as by Megatron-core's ``cpu_offloading_num_layers``.
-    - ``gradient_bytes`` and ``state_bytes`` of each parameter of 2 bytes: gradients are added up in
-      float32, and Adam keeps a master copy and two moments (ZeRO, section 3.1).
+      each way). ``offload_layers``: the number of layers of each stage, from its first, whose
+      activations are offloaded (None: all), as Megatron-core's ``cpu_offloading_num_layers``.
+    - ``gradient_bytes`` and ``state_bytes``: bytes of gradient and of optimizer state for each
+      parameter of 2 bytes. By default gradients are added up in float32, and Adam keeps a master
+      copy and two moments (ZeRO, section 3.1).
     """
 
     dp: int = 1
@@ -186,7 +195,7 @@ class Parallelism:
         refuse([*problems, *unread(self)])
 
     def _share_out(self, batch: int) -> None:
-        """Microbatches by the global batch. Raises InputError."""
+        """Sets ``microbatches`` from the global batch. Raises InputError."""
         count = microbatches_of(batch, self.dp, self.microbatch)
         if self.microbatches not in (1, count):
             spread = f"dp {self.dp} x microbatches {self.microbatches} x microbatch"
@@ -221,7 +230,7 @@ class Parallelism:
             if getattr(self, name) is not None:
                 yield from unlisted(self, **{name: known})
         if self.tp_comm_overlap and not self.sequence_parallel:
-            # Megatron-LM refuses it, too: an all_reduce does not go on beside a product.
+            # Megatron-LM refuses it, too: an all_reduce cannot overlap a product.
             yield "tp_comm_overlap: needs sequence_parallel"
         if self.ep_comm_overlap and self.recompute == RECOMPUTES[2]:
             yield 'ep_comm_overlap: does not go with recompute "full", as in Megatron-Core'
@@ -267,16 +276,16 @@ class Parallelism:
             yield f'recompute_layers: go with recompute "full", got "{self.recompute}"'
 
     def _implied_ranks(self) -> int:
-        """How many ranks there are by the devices or stages named; 1 where none are."""
+        """The number of ranks by the devices or stages that are named; 1 where none are."""
         if self.ranks or not self.stages or self.table is not None:
             return len(self.ranks) or 1
-        # A count that is wrong is told with the others; here it must not divide by zero.
+        # A wrong count is reported with the other problems; here it must not divide by zero.
         chunks = self.chunks if is_count(self.chunks) and self.chunks else 1
         stages = len(self.stages) + any(isinstance(stage, str) for stage in self.stages)
         return -(-stages // chunks)
 
     def of_large_models(self) -> list[str]:
-        """The fields that are told of it and mean something for a large model alone."""
+        """The fields set here that have a meaning for a large model alone."""
         return [
             field.name
             for field in fields(self)
@@ -315,68 +324,68 @@ class Parallelism:
 
     @property
     def degrees(self) -> dict[str, int]:
-        """By name how many parts there are of each kind."""
+        """The number of parts of each kind, by the name of the degree."""
         return {name: getattr(self, name) for name in DEGREES}
 
     @property
     def devices(self) -> int:
-        """How many devices it takes."""
+        """The number of devices used."""
         return self.replicas * self.tp * self.pp
 
     @property
     def replicas(self) -> int:
-        """Devices that have the same part of the parameters."""
+        """The number of devices that have the same part of the parameters."""
         return self.dp * self.cp
 
     @property
     def expert_tp(self) -> int:
-        """Parts of every expert's matrices."""
+        """The number of parts of every expert's matrices."""
         return self.tp if self.etp is None else self.etp
 
     @property
     def is_folded(self) -> bool:
-        """Whether experts have a grid of ranks of their own."""
+        """Whether experts have a separate grid of ranks."""
         return self.expert_tp != self.tp
 
     @property
     def expert_replicas(self) -> int:
-        """Devices that have the same part of the experts."""
+        """The number of devices that have the same part of the experts."""
         return self.replicas * self.tp // (self.ep * self.expert_tp)
 
     @property
     def sharers(self) -> tuple[int, int]:
-        """The numbers of devices that share the parameters of all layers, and of experts."""
+        """The numbers of devices that shard the parameters of all layers, and of experts."""
         return self.replicas // self.dp_replicate, self.expert_replicas // self.dp_replicate
 
     @property
     def reduces_by_bucket(self) -> bool:
-        """Whether gradients are reduced microbatch by microbatch: alone no device shares any."""
+        """Whether gradients are reduced every microbatch; never where no device shares them."""
         return self.zero >= 2 and max(self.sharers) > 1
 
     @property
     def samples(self) -> int:
-        """Samples of a step: the global batch."""
+        """The samples of a step: the global batch."""
         return self.dp * self.microbatches * self.microbatch
 
     @property
     def reduced_bytes(self) -> int:
-        """Bytes of a gradient on its way between replicas.
+        """The bytes of each gradient while it is sent between replicas.
 
         FSDP and DeepSpeed reduce in the type of the parameters (``MixedPrecisionPolicy``,
-        ``communication_data_type``), Megatron-LM in that of the sums.
+        ``communication_data_type``), Megatron-LM in the type of the sums.
         """
         if self.reduce_bytes is not None:
             return self.reduce_bytes
         return 2 if self.zero >= 2 else self.gradient_bytes
 
     def layers_again(self, stages: Iterable[Sequence[int]]) -> frozenset[int]:
-        """The layers that full recomputation makes again, of the layers of each stage."""
+        """The layers that full recomputation computes again, given the layers of each stage."""
         if self.recompute != RECOMPUTES[2]:
             return frozenset()
         return frozenset(layer for layers in stages for layer in layers[: self.recompute_layers])
 
     def layers_offloaded(self, stages: Iterable[Sequence[int]]) -> frozenset[int]:
-        """The layers whose activations are offloaded, of the layers of each stage."""
+        """The layers whose activations are offloaded, given the layers of each stage."""
         if OFFLOADS[0] not in self.offload:
             return frozenset()
         return frozenset(layer for layers in stages for layer in layers[: self.offload_layers])
@@ -388,14 +397,14 @@ class Parallelism:
 
 
 def degrees_over_one(degrees: Mapping[str, int | None]) -> list[str]:
-    """The degrees over 1, and etp where it is told, as people write them: "dp 2", "tp 4"."""
+    """The degrees over 1, and etp where it is given, as people write them: "dp 2", "tp 4"."""
     known = {name: degrees.get(name, 1) for name in (*DEGREES, "dp_replicate")}
     texts = [f"{name} {count}" for name, count in known.items() if count != 1]
     return texts + [f"etp {etp}" for etp in [degrees.get("etp")] if etp is not None]
 
 
 def microbatches_of(batch: int, dp: int, microbatch: int) -> int:
-    """Microbatches of a replica for a global batch of so many samples. Raises InputError."""
+    """The microbatches of a replica for this global batch, in samples. Raises InputError."""
     count, over = divmod(batch, dp * microbatch)
     if over:
         spread = f"dp {dp} x microbatch {microbatch} = {dp * microbatch:,}"

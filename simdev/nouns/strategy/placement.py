@@ -1,13 +1,13 @@
-"""Where ops run. Placement: the device of every op, by its name, its colocation group, its module
-or a pattern; the most specific entry counts. Configuration: into how many parts an op is cut along
-each of its axes, and on which devices they run.
+"""The places where ops run. Placement: the device of every op, by its name, its colocation group,
+its module or a pattern; the most specific entry counts. Configuration: the number of parts that an
+op is cut into along each of its axes, and the devices of the parts.
 
 Configurations are after SOAP (Jia et al., "Beyond Data and Model Parallelism for Deep Neural
 Networks", MLSys 2019, section 4): a degree for each axis that can be split, and a device for each
 part.
 
 Lowering and the oracle resolve placements and partitions here, and ``simdev/execution/scenario.py``
-does so to refuse wrong ones early. Short forms are written out as configurations elsewhere, in
+does so to refuse wrong entries early. Short forms are written out as configurations elsewhere, in
 ``simdev/lowering/partition/short.py``.
 """
 
@@ -32,16 +32,16 @@ from ..structure import Weights, module_pattern, op_splits, scope_of, weights_of
 
 NOWHERE = -1
 Allowed = Callable[[int, str], bool]
-"""Whether a pattern may count for the op at a position."""
+"""A test whether a pattern (the text) may count for the op at a position."""
 WILDCARDS = "*?["
-ENTRIES_SHOWN = 3  # of those that split a group
+ENTRIES_SHOWN = 3  # of the entries that split a group
 NEAR = 0.7  # likeness from which a module may be meant
 T = TypeVar("T")
 
 
 class _Pattern(NamedTuple):
-    """An entry with wildcards or of a module, compiled: fnmatch forgets all but the last few
-    hundred that it was asked for.
+    """An entry with wildcards or of a module, with its compiled pattern; fnmatch caches only a few
+    hundred patterns.
     """
 
     literals: int
@@ -49,16 +49,16 @@ class _Pattern(NamedTuple):
     match: Callable[[str], object]
 
     def fits(self, name: str, position: int, allowed: Allowed | None) -> bool:
-        """Whether it may count for the op of a name at a position."""
+        """Whether the entry matches the op's name and may count for its position."""
         return bool(self.match(name)) and (allowed is None or allowed(position, self.key))
 
 
 @dataclass(frozen=True, slots=True)
 class Named(Generic[T]):
-    """The entry of each op of a graph (None: it has none), the keys that count for nothing, and the
-    clashes.
+    """The key of the entry of each op of a graph (None: the op has none), the keys of unused
+    entries, and the clashes.
 
-    A clash is an op with two patterns that are equally specific and tell different things.
+    A clash is an op that two equally specific patterns match whose values differ: (op, key, key).
     """
 
     keys: tuple[str | None, ...]
@@ -72,14 +72,14 @@ def named(
     """The entry that counts for each op.
 
     An op's own name wins over its colocation group, the group over patterns and modules; among
-    these the one with the most literal characters wins. The name of a module, "blocks.2", means
-    its ops of all phases (not without ``modules``). ``allowed`` says which patterns may count
-    for the op at a position (default: all).
+    these the one with the most literal characters wins. The name of a module, "blocks.2", means its
+    ops of all phases (only with ``modules``). ``allowed`` says which patterns may count for the op
+    at a position (default: all).
     """
     patterns = _patterns(entries, _modules(graph, entries) if modules else ())
     keys: list[str | None] = []
     clashes: list[tuple[str, str, str]] = []
-    # A pattern is used where it matches, even if a more specific entry counts for every such op.
+    # A pattern that matches is used, even if more specific entries count for all of its ops.
     used: set[str] = {key for key in entries if key in graph.index or key in graph.groups}
     unseen = [pattern for pattern in patterns if pattern.key not in used]
     for position, op in enumerate(graph.ops):
@@ -109,7 +109,7 @@ def _modules(graph: Graph, entries: Iterable[str]) -> Iterator[str]:
 
 
 def _patterns(entries: Iterable[str], modules: Iterable[str]) -> list[_Pattern]:
-    """The patterns and modules of a placement or partition, the most specific first."""
+    """The compiled patterns and modules of a placement or partition, the most specific first."""
     patterns = [
         _Pattern(sum(c not in "*?" for c in key), key, re.compile(translate(key)).match)
         for key in entries
@@ -120,13 +120,13 @@ def _patterns(entries: Iterable[str], modules: Iterable[str]) -> list[_Pattern]:
 
 
 def _most_specific(fitting: Iterator[_Pattern], entries: Mapping[str, T]) -> tuple[str | None, str]:
-    """The best of the patterns that fit, and an equally specific one that tells another thing (or
-    "").
+    """The key of the most specific of the patterns that fit, and the key of an equally specific one
+    with another value (or "").
     """
     best = next(fitting, None)
     if best is None:
         return None, ""
-    # Sorted by literals: behind the first less specific pattern none can be as specific.
+    # Patterns are sorted by literals: all patterns behind a less specific one are less specific.
     for pattern in fitting:
         if pattern.literals < best.literals:
             break
@@ -138,15 +138,15 @@ def _most_specific(fitting: Iterator[_Pattern], entries: Mapping[str, T]) -> tup
 def resolve_placement(graph: Graph, cluster: Cluster, placement: Mapping[str, str]) -> list[int]:
     """The device index of every op.
 
-    Entries count as ``named`` tells. Raises InputError with every problem at once: unknown devices,
-    entries that match nothing, ops without a device, patterns that disagree, groups split over
-    devices.
+    ``named`` says which entry counts for an op. Raises InputError with every problem at once:
+    unknown devices, entries that match nothing, ops without a device, patterns that disagree,
+    groups split over devices.
     """
     return _resolved(graph, cluster, placement, True)
 
 
 def placed(graph: Graph, cluster: Cluster, placement: Mapping[str, str]) -> list[int]:
-    """The device index of every op where some may be left out: NOWHERE (-1) without an entry.
+    """The device index of every op, NOWHERE (-1) for ops without an entry.
 
     Raises InputError.
     """
@@ -159,7 +159,7 @@ def _resolved(
     reasons = ((key, cluster.why_no_place(name)) for key, name in placement.items())
     problems = [f'placement["{key}"]: {reason}' for key, reason in reasons if reason]
     entries = named(graph, placement)
-    # Ahead of the ops without a device: a misspelt entry is why there are any.
+    # Before the ops without a device: a misspelt entry may be the reason for these.
     problems += [
         f'placement["{key}"]: no op and no colocation group is called or matched by this'
         + _near_module(graph, key)
@@ -183,7 +183,7 @@ def _resolved(
 
 
 def _near_module(graph: Graph, key: str) -> str:
-    """Which module may be meant by an entry that is none, as the end of a sentence; or ""."""
+    """A hint which module an unknown entry may mean, as the end of a sentence, or ""."""
     paths = (scope_of(op.name).replace(".", "/").split("/") for op in graph.ops)
     modules = {"/".join(path[: i + 1]) for path in paths for i in range(len(path))} - {""}
     near = get_close_matches(key.replace(".", "/"), sorted(modules), 1, NEAR)
@@ -193,8 +193,8 @@ def _near_module(graph: Graph, key: str) -> str:
 def _split_groups(
     graph: Graph, cluster: Cluster, devices: Sequence[int], keys: Sequence[str | None]
 ) -> Iterator[str]:
-    """A line for each group on several devices: its ops there, the entries that put them there, and
-    the entry to write instead.
+    """A line for each colocation group on several devices: its ops on each, the entries that put
+    them there, and the entry to write instead.
     """
     for group, members in graph.groups.items():
         there = [i for i in members if devices[i] != NOWHERE]
@@ -225,13 +225,13 @@ SAMPLE = "sample"
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
-    """How one op is split.
+    """The split of one op.
 
     ``split`` holds degrees by the axis names of the op ("sample" is its sample axis). ``devices``
-    are names: as many as there are parts, all different, the parts in row-major order of the op's
-    axes; or a divisor of their number, then consecutive parts share a device; none: the first
-    workers of the cluster. ``time`` tells how long a part takes: None, what its own shape takes;
-    "divided", the whole op's time by the number of parts (an approximation).
+    are different names, one for each part, in row-major order of the op's axes; or a divisor of the
+    number of parts, so that consecutive parts share a device; none: the first workers of the
+    cluster. ``time`` says how the time of a part is found: None, from the part's own shape;
+    "divided", the whole op's time divided by the number of parts (an approximation).
     """
 
     split: Mapping[str, int] = FrozenDict()
@@ -247,7 +247,7 @@ class Configuration:
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
-    """A configuration of one op of a graph on a cluster: degrees by axis, and the device index of
+    """The configuration of one op of a graph on a cluster: degrees by axis, and the device index of
     every part.
     """
 
@@ -259,11 +259,11 @@ class Resolved:
 def resolve_partition(
     graph: Graph, cluster: Cluster, partition: Mapping[str, Configuration]
 ) -> dict[int, Resolved]:
-    """The configurations by op position; a colocation group or pattern counts for each op that has
-    all of its axes.
+    """The configuration of each op that has one, by position. The entry of a colocation group or
+    pattern counts for each op that has all of its axes.
 
     Leaves (parameters, inputs, constants) are configured by their own names only. Raises InputError
-    with every problem at once, each naming the op and, where it is about one, the axis.
+    with every problem at once, each with the op and, where there is one, the axis.
     """
     if not partition:
         return {}
@@ -271,25 +271,25 @@ def resolve_partition(
 
 
 class Resolver:
-    """Resolves the entries of one partition and collects what is wrong with all of them."""
+    """Resolves the entries of one partition, and collects the problems of all of them."""
 
     def __init__(
         self, graph: Graph, cluster: Cluster, partition: Mapping[str, Configuration]
     ) -> None:
         self.graph, self.cluster, self.partition = graph, cluster, partition
-        # Every pattern that matches an op asks for its splits, and a search for each configuration
-        # of it; searches ask for the same degrees of ops that compute the same.
+        # Cached: every pattern that matches an op needs its splits, a search needs them for each
+        # configuration, and it tries the same degrees on ops that compute the same.
         self.splits, self._semantics = cache(self._op_splits), cache(self._op_semantics)
         self._require = cache(lambda of, degrees: require_degrees(of, dict(degrees)))
         self._located: dict[tuple[tuple[str, ...], int], tuple[int, ...]] = {}
 
     @cached_property
     def weights(self) -> Weights:
-        """Which tensors are weights and gradients of weights."""
+        """The tensors that are weights or gradients of weights."""
         return weights_of(self.graph)
 
     def resolve(self) -> dict[int, Resolved]:
-        """The configurations by op position. Raises InputError."""
+        """The configuration of each op that has one, by position. Raises InputError."""
         entries = named(self.graph, self.partition, self._allowed, modules=False)
         problems = [
             f'partition: "{op}" matches "{key}" and "{other}", which split it in different ways'
@@ -307,14 +307,14 @@ class Resolver:
         return resolved
 
     def _why_unused(self, key: str) -> str:
-        # Without the question whether an op can be split so, to tell the two reasons apart.
+        # Without the test whether an op can be split along the axes, to tell the two reasons apart.
         if not any(named(self.graph, {key: self.partition[key]}, modules=False).keys):
             return "no op and no colocation group is called or matched by this"
         axes = ", ".join(f'"{axis}"' for axis in self.partition[key].split)
         return f"no op that this matches can be split along {axes}"
 
     def _op_semantics(self, position: int) -> Semantics:
-        """Semantics of an op that can be split at all. Raises InputError."""
+        """The semantics of an op that can be split at all. Raises InputError."""
         op = self.graph.ops[position]
         try:
             if len(op.made) < len(op.outputs):
@@ -328,7 +328,7 @@ class Resolver:
             raise InputError(f".split: {reason}") from None
 
     def _op_splits(self, position: int) -> tuple[Split, ...]:
-        """The axes of an op that can be split; none where its kind has no semantics."""
+        """The axes along which an op can be split; none where its kind has no semantics."""
         try:
             self._semantics(position)
             return op_splits(self.graph, position, self.weights)
@@ -336,7 +336,7 @@ class Resolver:
             return ()
 
     def _allowed(self, position: int, key: str) -> bool:
-        # A pattern for layers would cut their weights too, which follow the ops that read them.
+        # A pattern for layers must not cut their weights, which follow the ops that read them.
         if traits_of(self.graph.ops[position].kind).leaf:
             return False
         splits = self.splits(position)
@@ -346,7 +346,7 @@ class Resolver:
         return all(axis in axes for axis, degree in cuts.items() if degree != 1)
 
     def resolved(self, position: int, configuration: Configuration) -> Resolved:
-        """A configuration of the op at a position. Raises InputError."""
+        """The configuration of the op at a position, resolved. Raises InputError."""
         op = self.graph.ops[position]
         degrees = self._degrees(position, configuration.split)
         parts = prod(degrees.values())
@@ -364,7 +364,7 @@ class Resolver:
         return Resolved(degrees, devices, configuration.time)
 
     def _degrees(self, position: int, split: Mapping[str, int]) -> dict[str, int]:
-        """Degrees by axis, the sample axis under its own name, those of 1 left out."""
+        """Degrees over 1 by axis; "sample" is replaced by the name of the sample axis."""
         degrees: dict[str, int] = {}
         name = self.graph.ops[position].name
         for axis, degree in split.items():
@@ -372,7 +372,7 @@ class Resolver:
             if isinstance(degree, bool) or not isinstance(degree, int) or degree < 1:
                 reason = f"the degree must be a whole number >= 1, got {degree!r}"
                 raise InputError(f'{where}: axis "{axis}": {reason}')
-            # An axis that is not cut need not exist: a pattern may name the axes of several kinds.
+            # An axis with degree 1 need not exist: a pattern may name the axes of several kinds.
             if degree == 1:
                 continue
             cut = self._sample_axis(position) if axis == SAMPLE else axis
@@ -411,7 +411,7 @@ class Resolver:
                 f'.devices: op "{op}" has {parts} parts; {len(devices)} devices must be as '
                 "many or a divisor of it"
             )
-        # Consecutive parts share a device: their regions are neighbours more often than others.
+        # Consecutive parts share a device, since their regions are neighbours more often.
         located = tuple(devices[part * len(devices) // parts] for part in range(parts))
         return self._located.setdefault((names, parts), located)
 
@@ -430,12 +430,12 @@ ROLES = ("shard", "copy", "stored", "sum", "sync")
 class Origin:
     """The origin of an op of a sharded graph.
 
-    ``op`` is the name in the graph that was split; ``role`` one of ROLES: a ``shard`` of it, a
-    ``copy`` that is made where it is read, a part ``stored`` otherwise than it is made, a ``sum``
-    of partial results, the ``sync`` of a gradient. ``number`` counts those of one op and role. For
-    each output that it makes, ``regions`` has the output of the op and the part of it, and
-    ``addend`` the number of the partial result and how many there are (0 of 1: the values). ``box``
-    is the interval of each axis that is cut.
+    ``op`` is the name in the graph that was split; ``role`` one of ROLES: a ``shard`` of the op, a
+    ``copy`` made where it is read, a part ``stored`` in another split than it is made, a ``sum`` of
+    partial results, the ``sync`` of a gradient. ``number`` counts the ops with the same ``op`` and
+    role. For each output, ``regions`` has the output of the original op and the part of it, and
+    ``addend`` the number of the partial result and how many there are (0 of 1: the values
+    themselves). ``box`` is the interval of each axis that is cut.
     """
 
     op: str
@@ -447,5 +447,5 @@ class Origin:
 
     @property
     def adds_up(self) -> bool:
-        """Whether it adds up or stores partial results, and so is no part of the op itself."""
+        """Whether the op adds up or stores partial results, instead of being a part of the op."""
         return self.role in ("sum", "sync", "stored")

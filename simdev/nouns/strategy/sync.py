@@ -1,9 +1,9 @@
-"""Sync: how gradients are added up while steps follow one another, one mechanism with settings.
+"""Sync: one mechanism, with settings, that adds up gradients where steps follow one another.
 
-A *parcel* is what is sent at once: a whole gradient, a slice of one, or a bucket of several. It
-goes by an all-reduce over the workers, or to a server that adds it up and hands the sum out.
-Parcels are sent in the order of their priority, and parameters gate the next step's ops that read
-them, so the step time is a period (docs/reference/sync.md).
+A *parcel* is the unit that is sent at once: a whole gradient, a slice of one, or a bucket of
+several. It is sent by an all-reduce over the workers, or to a server that adds it up and returns
+the sum. Parcels are sent in the order of their priority, and ops of the next step wait for the
+parameters that they read, so the step time is a period (docs/reference/sync.md).
 
 The policies of the literature are settings of this one mechanism (``PRESETS``): P3 (Jayarajan et
 al., MLSys 2019), ByteScheduler (Peng et al., SOSP 2019), BytePS (Jiang et al., OSDI 2020), TicTac
@@ -45,43 +45,45 @@ CHOICES: Mapping[str, Collection[str]] = {
 }
 SERVERS = ("sharded", "star")
 MOST_LOCAL_STEPS = 10_000
-"""The most steps of a round: beyond this a round has more tasks than are simulated."""
-# Ways to cut or gather gradients: a policy has one of them, or none.
+"""The most steps of a round; a longer round would have too many tasks to simulate."""
+# The ways to cut or gather gradients: a policy has at most one of them.
 _CUTS = ("slice_parameters", "even_parameters", "bucket")
 
 
 @dataclass(frozen=True, slots=True)
 class Sync:
-    """How gradients are synchronised; ``sync_policy`` makes one from a policy's name and what
-    differs from it.
+    """The settings of gradient synchronisation; ``sync_policy`` makes a Sync from the name of a
+    policy and the settings that differ.
 
-    - ``policy``: its name.
+    - ``policy``: the name of the policy.
     - ``transport``: ``all-reduce`` over the workers, or ``server``.
-    - ``slice_parameters``: gradients of more parameters are cut into slices of exactly so many.
-      ``even_parameters``: gradients of so many or more are cut evenly, one piece a server.
-      ``bucket``: gradients are gathered in the order in which they are made, until a bucket holds
-      so many bytes. At most one of the three is given; none: whole gradients.
-    - ``priority``: of parcels, in every queue that they wait in: ``none`` (in order), ``forward``
-      (needed first goes first), ``tic`` and ``tac`` (TicTac's orders).
-    - ``credit``: bytes that a worker may have under way to servers; none: its send queue is the
-      priority queue. ``credit_rule``: a parcel starts while any credit is left, and may overdraw it
-      (``wait``, as in ByteScheduler), or only where it fits, smaller ones passing it (``skip``, as
-      in BytePS).
+    - ``slice_parameters``: gradients of more parameters are cut into slices of exactly this number.
+      ``even_parameters``: gradients of this number of parameters or more are cut evenly, one piece
+      a server. ``bucket``: gradients are gathered in the order in which they are made, until a
+      bucket holds this number of bytes. At most one of the three is given; none: whole gradients.
+    - ``priority``: the order of parcels in every queue: ``none`` (first come, first served),
+      ``forward`` (the parcel that the next forward needs first), ``tic`` and ``tac`` (TicTac's
+      orders).
+    - ``credit``: bytes that a worker may have in flight to servers; none: no limit, and its send
+      queue is the priority queue. ``credit_rule``: a parcel starts while any credit is left, and
+      may overdraw it (``wait``, as in ByteScheduler), or only where it fits, and smaller parcels
+      may overtake it (``skip``, as in BytePS).
     - ``servers``: ``sharded`` over the workers, ``star`` (the first worker), or names of devices,
       in a file ``{"machine": NAME}``. ``spread``: slice i of a gradient goes to server i
-      (``first``), or i after the one of its key (``hashed``), as whole gradients do.
-    - ``server_order``: of a server's adding up and of what it sends, ``fifo`` or ``priority``.
-      ``aggregation``: bytes/s at which it adds up, one push at a time; none: at once. ``reply``:
-      the sum is sent as soon as it is there (``broadcast``), or announced and asked for (``pull``).
-    - ``overlap``: a parcel goes when its gradients are made, else after the whole backward of its
-      worker.
-    - ``every``: local SGD: workers update their own parameters from their own gradients, and in
-      every so many-th step a parcel holds updated parameters, which the all-reduce averages before
-      the next step reads them; none: gradients go in every step. ``overlap`` then says whether it
-      goes when its parameters are updated, or after all updates of its worker.
-    - ``message``: seconds that each message costs in the queue that sends it. ``hold``: a message
+      (``first``), or i places after the server of its key (``hashed``), where whole gradients go.
+    - ``server_order``: the order in which a server adds up and sends, ``fifo`` or ``priority``.
+      ``aggregation``: bytes/s at which it adds up, one push at a time; none: in no time. ``reply``:
+      a server sends a sum as soon as it has it (``broadcast``), or announces it and waits for a
+      request (``pull``).
+    - ``overlap``: a parcel is sent once its gradients are made, else after the whole backward of
+      its worker.
+    - ``every``: local SGD: workers update their own parameters from their own gradients, and once
+      in this number of steps a parcel holds updated parameters, which the all-reduce averages
+      before the next step reads them; none: gradients are sent in every step. ``overlap`` then says
+      whether a parcel is sent once its parameters are updated, or after all updates of its worker.
+    - ``message``: seconds that each message adds in the queue that sends it. ``hold``: a message
       holds the queues of its route ``in-turn``, or all ``together`` as other transfers do.
-      ``segment``: bytes, the grain in which a message passes several queues.
+      ``segment``: bytes of the pieces in which a message passes several queues.
 
     Quantities may be texts with units. Raises InputError with every problem at once.
     """
@@ -137,7 +139,7 @@ class Sync:
         if self.transport != "all-reduce":
             yield 'every: goes with the transport "all-reduce", which averages parameters'
         if self.overlap is True and self.bucket == MAX_BYTES:
-            # A setting that changes nothing is a misunderstanding of whoever wrote it.
+            # A setting without effect is a misunderstanding of the user.
             yield "overlap: all parameters go at once, after all updates; give a bucket, too"
         if self.priority in ("tic", "tac"):
             yield f'every: goes without the priority "{self.priority}", an order of gradients'
@@ -158,7 +160,7 @@ class Sync:
             for name in ("even_parameters", "credit", "aggregation"):
                 if getattr(self, name) is not None:
                     yield f'{name}: goes with the transport "server"'
-        # A setting that changes nothing is a misunderstanding of whoever wrote it.
+        # A setting without effect is a misunderstanding of the user.
         if self.credit is None and self.credit_rule == "skip":
             yield "credit_rule: means something only with a credit"
 
@@ -171,8 +173,8 @@ class Sync:
 
 
 def gathered(sizes: Sequence[int], first: int, limit: int) -> list[list[int]]:
-    """Rows of sizes in bytes gathered in turn: a group is closed once it holds its limit, the first
-    that of its own.
+    """Groups of consecutive rows, given the sizes of rows in bytes. A group is closed once it holds
+    ``limit`` bytes, the first group once it holds ``first``.
     """
     groups: list[list[int]] = []
     held = 0
@@ -190,7 +192,7 @@ def gathered(sizes: Sequence[int], first: int, limit: int) -> list[list[int]]:
 _SERVER = {"reply": "broadcast", "slice_parameters": 50_000}
 _PRIORITY = {"priority": "forward", "server_order": "priority"}
 BUCKET, FIRST_BUCKET = 25 * 2**20, 2**20
-"""Bytes at which PyTorch's DistributedDataParallel closes a bucket, and the first one."""
+"""The bytes at which PyTorch's DistributedDataParallel closes a bucket, and the first bucket."""
 PRESETS: Mapping[str, Mapping[str, Any]] = {
     "bulk-synchronous": {"transport": "all-reduce", "overlap": False},
     "bucketed": {"transport": "all-reduce", "bucket": BUCKET},
@@ -217,8 +219,8 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
 }
 """The settings behind a policy's name; the other fields keep the defaults of Sync.
 
-ByteScheduler's partition is a million parameters, its credit four; BytePS's is 4,096,000 bytes, and
-it counts no credit unless told (``credit_rule`` "skip" is how it does then).
+ByteScheduler's partition is a million parameters, its credit four partitions. BytePS's partition is
+4,096,000 bytes, and it has no credit by default (with one, its ``credit_rule`` is "skip").
 """
 POLICY_MEANINGS: Mapping[str, str] = {
     "bulk-synchronous": "An all-reduce of each gradient after the backward.",
@@ -240,17 +242,17 @@ POLICY_MEANINGS: Mapping[str, str] = {
 
 
 def sync_policy(policy: str, /, **settings: Any) -> Sync:
-    """The settings of a policy, with what is given in place of its own: ``sync_policy("p3",
+    """The settings of a policy, some replaced by the given ones: ``sync_policy("p3",
     aggregation="0.8 GB/s")``.
 
-    A slice function that is given takes the place of the policy's. Raises InputError.
+    A given way to cut gradients replaces the policy's. Raises InputError.
     """
     if policy not in PRESETS:
         raise InputError(f'sync.policy: must be one of {", ".join(PRESETS)}, got "{policy}"')
     preset = dict(PRESETS[policy])
     if any(settings.get(name) is not None for name in _CUTS):
         preset |= dict.fromkeys(_CUTS)
-    # A policy of servers that is asked to all-reduce has no use for what only servers know.
+    # All-reduce has no use for settings that only servers have.
     if settings.get("transport") == "all-reduce":
         preset |= {name: None for name in ("even_parameters", "credit") if name in preset}
     unknown = [f"sync.{name}: no such setting" for name in settings if name not in _FIELDS]

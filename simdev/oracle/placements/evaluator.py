@@ -1,9 +1,9 @@
-"""The compiled path of placements: a problem, room for each thread, and the calls of kernels; and
-the buffers of a recorded run, from which peaks follow.
+"""The compiled path of placements: a problem, work space for each thread, the calls of kernels, and
+the peaks of memory from the buffers of a recorded run.
 
-``Oracle.evaluator`` makes it by ``evaluator_of``, ``PlacementSession`` takes ``moves`` of it.
-Lifetimes of buffers (rule 7) follow ``lowering.build``: a new one there is a new one here and in
-``splits/evaluator.py``.
+``Oracle.evaluator`` calls ``evaluator_of``, ``PlacementSession`` calls ``moves`` of the evaluator.
+Lifetimes of buffers (rule 7) follow ``lowering.build``: a new kind of buffer there must be added
+here and in ``splits/evaluator.py``.
 """
 
 from __future__ import annotations
@@ -40,15 +40,15 @@ from .problem import (
 )
 from .step import evaluate, evaluate_each, evaluate_watched
 
-# Exact peaks of memory of a placement: the buffers that lowering would make, from a record.
+# Exact peaks of memory of a placement: the buffers that lowering would make, from a recorded run.
 
 
 @jitable
 def tensor_buffers(
     p: PlacementProblem, r: Record, z: Sizes, v: Events, placement: Ints, op: int, tensor: int
 ) -> None:
-    """The buffer of a tensor at its producer, and its copies (whose rows are those of the first
-    read).
+    """Add the buffer of a tensor at its producer, and those of its copies; the row of a copy is
+    that of its first read.
     """
     end = v.end
     source, freed, count = placement[op], r.finish[op], 0
@@ -91,8 +91,8 @@ def fill_peaks(
     peaks: Ints,
     step_ps: int,
 ) -> int:
-    """Write the peak bytes of every device to ``peaks``, of a placement whose run was recorded, and
-    took ``step_ps``; returns that, or TOO_LONG.
+    """Write the peak bytes of every device to ``peaks``, for a placement whose run was recorded and
+    took ``step_ps``; returns ``step_ps``, or TOO_LONG.
     """
     p, z, r, v = open_problem(problem), open_sizes(sizes), open_record(record), open_events(events)
     placement, peak = bare(devices), bare(peaks)
@@ -109,16 +109,16 @@ def fill_peaks(
     return step_ps
 
 
-BYTE = 256  # devices that a byte tells apart
-# Evaluations that note when everything happened, after one whose peaks were looked at: a record
-# makes an evaluation a tenth longer, but peaks without one take another evaluation.
+BYTE = 256  # devices that a byte can number
+# The number of evaluations to record after one whose peaks were read: a record makes an evaluation
+# a tenth longer, but peaks without a record take another evaluation.
 SOON = 8
 AT_ONCE = 16  # placements in one call of a kernel
-NO = 0  # in place of a table that an evaluation does without
+NO = 0  # the argument in place of a table that an evaluation does not need
 
 
 class _Room:
-    """Room for the evaluations of one thread, and the tables that kernels are handed: a problem,
+    """Work space for the evaluations of one thread, and the tables that kernels take: a problem,
     work and hosts, then totals, bounds and a record (or NO).
     """
 
@@ -131,7 +131,7 @@ class _Room:
         self.totals = Table.of(totals_for(problem, sizes, evaluator.limits))
         self.events = Table.of(events_for(buffers, devices, devices, tensors))
         self.peaks = np.zeros(devices, np.int64)
-        # How many evaluations from now on are to be recorded, and of which one the record is.
+        # The number of coming evaluations to record, and the placement whose run the record holds.
         self.soon = 0
         self.latest: Ints | None = None
         self.hosts = evaluator.hosts()  # words do not keep their columns alive
@@ -144,18 +144,18 @@ class _Room:
 
 
 class _Rooms(threading.local):
-    """A room for each thread that looks for it."""
+    """A ``room`` for each thread, made at its first use."""
 
     def __init__(self, evaluator: PlacementEvaluator) -> None:
         self.room = _Room(evaluator)
 
 
 class PlacementEvaluator:
-    """Evaluates placements (valid or not) of one problem; several threads at once.
+    """Evaluates placements (valid or not) of a problem; several threads may call it.
 
-    Every answer may be None, where lowering has to answer: the step is too long for the kernels, or
-    the placement cannot be, and lowering tells why. ``in_full`` is the cost of a placement by
-    lowering, ``threads`` those of hosts or of program order (``program``).
+    A result of None means that lowering must answer: the step is too long for the kernels, or the
+    placement is invalid, and lowering reports why. ``in_full`` is the cost of a placement by
+    lowering; ``threads`` are those of the hosts, or of ``program`` order.
     """
 
     def __init__(
@@ -177,7 +177,7 @@ class PlacementEvaluator:
         self._kept: Any = np.dtype(np.uint8 if problem.devices <= BYTE else np.int64)
 
     def hosts(self) -> Table[Hosts] | None:
-        """The hosts of the cluster, and room for one evaluation; None where there are none."""
+        """The hosts of the cluster, with room for an evaluation; None where it has no hosts."""
         return None if self._hosts is None else Table.of(self._hosts())
 
     def step_ps(self, placement: Ints) -> int | None:
@@ -188,8 +188,8 @@ class PlacementEvaluator:
     def cost(self, placement: Ints, limit_ps: int = NEVER) -> Cost | None:
         """Step time and memory; EXCEEDING where the step is longer than ``limit_ps``.
 
-        Buffers are looked at only where totals leave it open whether they fit, or the peaks are
-        read.
+        Buffers are computed only where totals do not prove that the placement fits, or when the
+        peaks are read.
         """
         room = self._rooms.room
         recorded = room.soon > 0
@@ -204,7 +204,7 @@ class PlacementEvaluator:
         return Cost.of(step_ps, self._peaks(kept, step_ps), self.limits)
 
     def costs(self, placements: list[Ints]) -> list[Cost | None]:
-        """``cost`` of each, in few calls of a kernel: threads beside this one need not wait."""
+        """``cost`` of each placement, in few calls of a kernel, so that other threads can run."""
         room, costs = self._rooms.room, list[Cost | None]()
         for at in range(0, len(placements), AT_ONCE):
             rows = np.stack(placements[at : at + AT_ONCE])
@@ -222,8 +222,8 @@ class PlacementEvaluator:
         return costs
 
     def _run(self, room: _Room, placement: Ints, limit_ps: int) -> int:
-        """The step time in ps, or what went wrong: with a record (of nobody as yet) where one may
-        be needed, else up to the limit.
+        """The step time in ps, or a negative code (see cost.py). The run is recorded while
+        ``room.soon`` is positive; else it stops at the limit.
         """
         if room.soon > 0:
             room.soon, room.latest = room.soon - 1, None
@@ -236,7 +236,9 @@ class PlacementEvaluator:
         return self._watched(*room.limited, placement, limit_ps)
 
     def _peaks(self, kept: Ints, step_ps: int) -> tuple[int, ...]:
-        """The peaks of a placement that takes ``step_ps``, as ``cost`` kept it."""
+        """The peaks of a placement whose step takes ``step_ps``; ``kept`` is the array of
+        ``cost``.
+        """
         room, placement = self._rooms.room, kept.astype(np.int64)
         room.soon = SOON
         if room.latest is not kept:
@@ -263,8 +265,8 @@ class PlacementEvaluator:
         return room.record.columns.start.copy(), room.record.columns.finish.copy()
 
     def moves(self) -> Moves | None:
-        """Room and kernels for moves from one placement to the next, not for several threads; None
-        where ops run in program order: what moves shifts all that comes after it there.
+        """The re-simulation of moves, not for several threads; None where ops run in program order,
+        for a moved op shifts all later ops of its device there.
         """
         return Moves(self.problem) if self._hosts is None else None
 
@@ -272,8 +274,8 @@ class PlacementEvaluator:
 def evaluator_of(
     prepared: Prepared, policy: str, in_full: Callable[[Ints], Cost]
 ) -> PlacementEvaluator | None:
-    """The evaluator under an order's policy, with the cost by lowering of what its kernels cannot
-    answer; None where there is none.
+    """The evaluator of placements under an order's policy; None where the kernels do not cover it.
+    ``in_full`` is the cost by lowering, for peaks that the kernels cannot compute.
     """
     program = policy == "program"
     threads = threads_of(prepared, program)

@@ -1,17 +1,17 @@
-"""Bounds of a step while it is simulated: whether it must exceed a limit of time, and whether it is
-sure to fit.
+"""Bounds of a step while it is simulated: whether it must exceed a time limit, and whether its
+memory is sure to fit.
 
-A step lasts at least until an op that starts now, and the longest path behind it (its tail), have
-ended. Where a device has work that has not started, the step lasts at least until the device is
-free again plus that work. An evaluation with a limit stops where either exceeds it.
+A step lasts at least until an op that starts now, and the longest path behind the op (its tail),
+have ended. It also lasts at least until a device is free again, plus all its work that has not
+started. An evaluation with a limit stops where either bound exceeds the limit.
 
-A device runs its ops one by one, so it never holds more than persistent bytes, all tensors made or
-received there, and the most that one of its ops needs while it runs. Where these totals
-are within the capacity of every device, the placement fits, and no buffer has to be looked at.
+A device runs its ops one by one, so it never holds more than its persistent bytes, all tensors made
+or received there, and the most that one of its ops needs while it runs. Where these totals are
+within the capacity of every device, the placement fits, and buffers need not be computed.
 
-``step.py`` and ``moves.py`` call it at each op. A rule that shortens a step or lengthens a buffer's
-life has to keep both bounds true; what a buffer is, ``problem.Sizes`` tells. Split ops have bounds
-of their own in ``splits/run.py``.
+``step.py`` and ``moves.py`` call these functions at each op. A new rule that shortens a step or
+lengthens a buffer's life must keep both bounds true; ``problem.Sizes`` defines the buffers. Split
+ops have other bounds (``splits/run.py``).
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from ..cost import NEVER
 from ..heap import ps_of, room
 from .problem import PER_CONSUMER, PlacementProblem, Sizes, Work
 
-# Cells of Bounds: the ps that a step must not exceed; the least ps that it is known to take; and
-# whether tails hold (ALL) or not yet (0), as a mask of their bits.
+# Cells of Bounds: the ps that a step must not exceed; the least ps that it is known to take; and a
+# mask of tails, which is ALL where tails hold, or 0 where they do not hold yet.
 LIMIT, LEAST, TAILS, CELLS = range(4)
 ALL = -1
 
@@ -38,7 +38,7 @@ class Bounds(NamedTuple):
     """Lower bounds of the time of one evaluation."""
 
     cell: Ints
-    tail: Ints  # by op: ps that it and the longest path behind it take at least; 0: not known
+    tail: Ints  # by op: the least ps of the op and the longest path behind it; 0: not known
     rest: Ints  # by device: ps of its ops that have not started
 
 
@@ -46,7 +46,7 @@ open_bounds = opener(Bounds)
 
 
 def bounds_for(problem: PlacementProblem) -> Bounds:
-    """Room for bounds; no tail is known."""
+    """Bounds without known tails."""
     return Bounds(*room(CELLS, problem.ops, problem.devices))
 
 
@@ -59,7 +59,7 @@ def fill_tails(problem: PlacementProblem, graph: Graph, tail: Ints) -> None:
 
 @jitable
 def begin_bounds(p: PlacementProblem, bounds: Bounds, placement: Ints, limit: int) -> None:
-    """Nothing has started; ``limit`` in ps."""
+    """Set the bounds before the first op; ``limit`` is in ps."""
     bounds.cell[LIMIT], bounds.cell[LEAST], bounds.cell[TAILS] = limit, 0, ALL
     for device in range(p.devices):
         bounds.rest[device] = 0
@@ -70,8 +70,8 @@ def begin_bounds(p: PlacementProblem, bounds: Bounds, placement: Ints, limit: in
 
 @jitable
 def bound(w: Work, bounds: Bounds, op: int, device: int, start: int, finish: int, ps: int) -> None:
-    """An op of so many ps starts: the step takes at least what is behind it, and what is left on
-    its device.
+    """Raise the lower bound when an op of ``ps`` starts: by its tail, and by the work left on its
+    device.
     """
     rest = bounds.rest[device] - ps
     bounds.rest[device] = rest
@@ -87,7 +87,7 @@ def is_exceeded(bounds: Bounds) -> bool:
 
 @jitable
 def lasting(p: PlacementProblem, tensor: int, route: int) -> int:
-    """How many ps a transfer of a tensor holds the queues of a route."""
+    """The ps for which a transfer of a tensor holds the queues of a route."""
     return p.sending[tensor * p.classes + p.route_class[route]] + p.route_held[route]
 
 
@@ -95,7 +95,7 @@ def lasting(p: PlacementProblem, tensor: int, route: int) -> int:
 def tail_of(p: PlacementProblem, placement: Ints, tail: Ints, op: int) -> int:
     """The tail of an op under a placement, from the tails of its consumers.
 
-    A transfer takes its own bytes over its own route, at least: one to several devices may last
+    Each transfer counts with its tensor's bytes over its route, a lower bound: a multicast may take
     longer.
     """
     device, longest = placement[op], 0
@@ -112,28 +112,28 @@ def tail_of(p: PlacementProblem, placement: Ints, tail: Ints, op: int) -> int:
 # Totals
 
 PROVEN = 0  # the cell of Totals: whether the totals of the last run prove that it fits
-# Sums by device are kept apart for every so many-th op, and added up at the end: one sum would wait
-# for itself at every op.
+# Each device has BANKS partial sums, taken in turn by ops and added up at the end: with a single
+# sum every addition would wait for the one before it in the processor.
 BANKS = 4
 
 
 class Totals(NamedTuple):
-    """Bytes; from ``cell`` on, what one evaluation writes."""
+    """Columns in bytes; an evaluation writes those from ``cell`` on."""
 
-    kept: Ints  # by op: throughout, and of the tensors that it makes
-    running: Ints  # by op: while it runs
+    kept: Ints  # by op: its persistent bytes and the tensors that it makes
+    running: Ints  # by op: bytes needed only while it runs
     sent: Ints  # by tensor: a copy of it
-    room: Ints  # by device: its capacity, less what is reserved
+    room: Ints  # by device: its capacity, less the reserved bytes
     cell: Ints
-    total: Ints  # by bank and device: what it ever holds
-    most: Ints  # by bank and device: what an op needs while it runs
+    total: Ints  # by bank and device: all bytes that the device ever holds
+    most: Ints  # by bank and device: the most that an op needs while it runs
 
 
 open_totals = opener(Totals)
 
 
 def totals_for(problem: PlacementProblem, sizes: Sizes, limits: list[tuple[int, int]]) -> Totals:
-    """The columns, and room for one evaluation; ``limits`` are devices and their capacities."""
+    """Totals with room for an evaluation; ``limits`` are pairs of device and capacity."""
     held = np.concatenate(([0], np.cumsum(sizes.held)))
     made = np.diff(held[problem.tensor_ptr])
     left = np.full(problem.devices, NEVER, np.int64)
@@ -144,7 +144,7 @@ def totals_for(problem: PlacementProblem, sizes: Sizes, limits: list[tuple[int, 
 
 
 def always_fits(problem: PlacementProblem, totals: Totals) -> bool:
-    """Whether each device could hold everything: no placement is too large then."""
+    """Whether the smallest device could hold everything, so that every placement fits."""
     copies = np.diff(problem.consumer_ptr) if problem.mode == PER_CONSUMER else 1
     received = int((totals.sent * copies).sum())
     most = int(totals.kept.sum()) + received + int(totals.running.max(initial=0))
@@ -153,7 +153,7 @@ def always_fits(problem: PlacementProblem, totals: Totals) -> bool:
 
 @jitable
 def begin_totals(p: PlacementProblem, m: Totals, placement: Ints) -> None:
-    """Each device holds what its own ops keep, before it has received anything."""
+    """Set the totals before any transfer: the bytes that the ops of each device keep."""
     for at in range(BANKS * p.devices):
         m.total[at], m.most[at] = 0, 0
     for op in range(p.ops):
@@ -171,7 +171,7 @@ def arrive(m: Totals | None, tensor: int, device: int) -> None:
 
 @jitable
 def end_totals(p: PlacementProblem, m: Totals) -> None:
-    """Compare, and write PROVEN."""
+    """Compare the totals with the capacities, and write PROVEN."""
     proven = 1
     for device in range(p.devices):
         total, most = 0, 0

@@ -1,16 +1,16 @@
 """Exact re-simulation of a placement in which a few ops have moved, for ``PlacementSession``.
 
-The base run leaves snapshots of its state evenly spaced in ops taken up. A run of a
-move restarts at the last one before anything that it can change. At every later one it is compared
-with the base: where the moved ops are done, the same ops are taken and pending, and every instant
-that still matters differs by one and the same shift, the rest of the run is the base's rest,
-shifted. (Instants before now cannot matter any more and count as now.) A run with a limit ends
-where the step must take longer (judging.py): once the moved ops are done, the tails of the base
-hold.
+The run of the base placement leaves snapshots of its state, evenly spaced by the number of ops
+taken up. The run of a move restarts at the last snapshot before anything that the move can change.
+At every later snapshot it is compared with the base: where the moved ops are done, the same ops are
+taken and pending, and all instants that still matter differ by a single shift, the rest of the run
+is the rest of the base, shifted. (Instants before now no longer matter and count as now.) A run
+with a limit ends where the step must take longer (judging.py); once the moved ops are done, the
+tails of the base hold.
 
-It runs the rules of ``step.py`` and has none of its own but one: when an op that moved is ready in
-a snapshot (``wait``). A new column of ``Work`` that a run writes belongs in a snapshot, too
-(``Base``, ``copy_all``, ``same_rest``).
+It applies the rules of ``step.py`` and adds only one: when a moved op is ready in a snapshot
+(``wait``). A new column of ``Work`` that a run writes also belongs in a snapshot (``Base``,
+``copy_all``, ``same_rest``).
 """
 
 from __future__ import annotations
@@ -41,21 +41,21 @@ from .problem import MULTICAST, PlacementProblem, Work, open_problem, open_work,
 from .step import clear, happen, is_valid
 
 # Snapshots of a base run, from which moves are simulated.
-# A move first matters when a moved op would be taken up, here or there, or when one of its
-# producers sends. Until then the state differs only in how much the moved op still waits for, and
-# since when: that is put right in a snapshot.
+# A move first matters when a moved op would be taken up, on its old or its new device, or when one
+# of its producers sends. Until then the state differs only in the moved op's ``missing`` and
+# ``when``, which are corrected in a snapshot (``wait``).
 
 SNAPSHOTS = 24
-# Cells of ``rows``: how many snapshots there are; from which one the last replay started; how many
-# ops were taken up when it ended.
+# Cells of ``rows``: the number of snapshots; the snapshot from which the last replay started; the
+# number of ops taken up when it ended.
 SAVED, FIRST, TAKEN_UP = range(3)
-# Cells of a snapshot: those of Work, then the instant of the key in hand, and the last finish until
-# the next snapshot and from here on.
+# Cells of a snapshot: those of Work, then the instant of the current key (NOW), the last finish
+# before the next snapshot (NEXT), and the last finish after this snapshot (REST).
 NOW, NEXT, REST, CELLS = range(KEPT, KEPT + 4)
 
 
 class Base(NamedTuple):
-    """The snapshots of a base run, one row each, flat."""
+    """The snapshots of a base run; columns hold a row for each snapshot, end to end."""
 
     stride: int  # ops from one snapshot to the next
     rows: Ints  # cells: see SAVED
@@ -66,9 +66,9 @@ class Base(NamedTuple):
     line_end: Ints
     heap: Ints
     rest: Ints  # by device: see Bounds
-    position: Ints  # how many ops were taken up before each op
-    finish: Ints  # by op: when it finishes
-    order: Ints  # the ops as they were taken up
+    position: Ints  # by op: the number of ops taken up before it
+    finish: Ints  # by op: the instant at which it finishes
+    order: Ints  # the ops in the order in which they were taken up
     stale: Ints  # by op: whether its tail may have changed
     producer_ptr: Ints  # reads of each op: whose output, and which tensor
     producer: Ints
@@ -79,7 +79,7 @@ open_base = opener(Base)
 
 
 def base_for(problem: PlacementProblem) -> Base:
-    """Room for the snapshots."""
+    """A base with room for the snapshots."""
     ops, devices = problem.ops, problem.devices
     stride = max(ops // SNAPSHOTS + 1, 1)
     sizes = (CELLS, ops, ops, problem.queues, devices, ops + devices + 2, devices)
@@ -88,7 +88,7 @@ def base_for(problem: PlacementProblem) -> Base:
 
 
 def reads_of(problem: PlacementProblem) -> tuple[Ints, Ints, Ints]:
-    """The reads of each op, as CSR: producers and tensors."""
+    """The reads of each op: the CSR pointer by op, then the producer and tensor of each read."""
     tensor = Rows(problem.consumer_ptr, problem.consumer).owners()
     producer = np.repeat(np.arange(problem.ops, dtype=np.int64), np.diff(problem.tensor_ptr))
     reads = Rows.of_pairs(problem.consumer, tensor, problem.ops)
@@ -97,8 +97,8 @@ def reads_of(problem: PlacementProblem) -> tuple[Ints, Ints, Ints]:
 
 @jitable
 def copy(count: int, column: Ints, kept: Ints, at: int, saving: bool) -> None:
-    """Copy the beginning of a column to a snapshot that begins at ``at``, or back (kernels take no
-    slices, see jit.py).
+    """Copy the first ``count`` values of a column to a snapshot that begins at ``at``, or back
+    (kernels take no slices, see jit.py).
     """
     for i in range(count):
         if saving:
@@ -138,7 +138,7 @@ def restore(p: PlacementProblem, w: Work, least: Bounds, b: Base, row: int) -> i
 
 @jitable
 def are_done(w: Work, moved: Ints) -> bool:
-    """Whether ops have been taken up, and sent what they send."""
+    """Whether the moved ops have been taken up and have sent their transfers."""
     for k in range(len(moved)):
         if w.missing[moved[k]] != TAKEN:
             return False
@@ -181,8 +181,9 @@ def wait(
     when: Ints,
     at: int,
 ) -> None:
-    """Write for how much an op that moved still waits in a snapshot (``missing``, ``when`` from
-    ``at`` on), and since when.
+    """Correct the state of a moved op in a snapshot: the number of releases that it still waits for
+    (``missing``), and the instant at which it is ready as far as known (``when``), both at ``at`` +
+    ``op``.
     """
     device, waits, ready = placement[op], 0, 0
     for e in range(b.producer_ptr[op], b.producer_ptr[op + 1]):
@@ -192,7 +193,7 @@ def wait(
             waits += 1
         elif source == device:
             ready = max(ready, b.finish[producer])
-        elif p.queues > p.devices:  # it is sent when the producer's turn in the line comes
+        elif p.queues > p.devices:  # sent when the producer's turn in its line comes
             waits += 1
         else:
             route = source * p.devices + device
@@ -203,17 +204,19 @@ def wait(
 
 @jitable
 def first_row(p: PlacementProblem, b: Base, moved: Ints) -> int:
-    """The last snapshot before anything that the moved ops change, but for what they wait for."""
+    """The last snapshot before anything that the move changes, apart from the moved ops' own
+    ``missing`` and ``when``.
+    """
     first, at_once = p.ops, p.queues <= p.devices
     for k in range(len(moved)):
         op = moved[k]
-        # While it waits for some producer, it is not on the heap.
+        # The op is not on the heap while it waits for any producer.
         begin, end = b.producer_ptr[op], b.producer_ptr[op + 1]
         latest = 0 if begin < end else p.ops
         for e in range(begin, end):
             position = b.position[b.producer[e]]
             latest = max(latest, position)
-            if at_once and p.mode == MULTICAST:  # one device less, and others may have it earlier
+            if at_once and p.mode == MULTICAST:  # with a device less, others may receive earlier
                 first = min(first, position)
         first = min(first, b.position[op], latest)
     row = first // b.stride
@@ -225,8 +228,8 @@ def first_row(p: PlacementProblem, b: Base, moved: Ints) -> int:
 
 @jitable
 def before_sending(p: PlacementProblem, b: Base, row: int, op: int) -> int:
-    """The last snapshot up to ``row`` at which no producer of an op has sent: each is still to be
-    taken up, or waits in the line of its device.
+    """The last snapshot up to ``row`` at which no producer of an op has sent: each was not taken up
+    yet, or waits in the line of its device.
     """
     for e in range(b.producer_ptr[op], b.producer_ptr[op + 1]):
         producer = b.producer[e]
@@ -236,15 +239,15 @@ def before_sending(p: PlacementProblem, b: Base, row: int, op: int) -> int:
     return row
 
 
-LOOK = 8  # ops between two looks at whether the moved ones are done
+LOOK = 8  # ops between two checks of whether the moved ops are done
 
 
 @jitable
 def advance(
     p: PlacementProblem, w: Work, least: Bounds, placement: Ints, taken: int
 ) -> tuple[int, int]:
-    """Take up the next root, or what is first on the heap: its entry (NONE: nothing is left), and
-    when an op finishes (0: a producer sends).
+    """Process the next root, or else the smallest key on the heap; returns its entry (NONE: none is
+    left), and the finish of an op (0: a producer sends).
     """
     key = p.roots[taken] if taken < p.root_count else take(w)
     if key == LATE:
@@ -256,8 +259,8 @@ def advance(
 def record(
     p: PlacementProblem, w: Work, least: Bounds, b: Base, placement: Ints, row: int, moved: Ints
 ) -> None:
-    """Run a placement from a snapshot on and leave snapshots, to the end or to one where the state
-    is the base's: then all later ones stay as they are.
+    """Run a placement from a snapshot on and write snapshots, to the end or to a snapshot at which
+    the state equals the base's: all later snapshots then remain valid.
     """
     restore(p, w, least, b, row)
     for k in range(len(moved)):
@@ -284,7 +287,7 @@ def record(
 def move_rest(
     p: PlacementProblem, rest: Ints, at: int, moved: Ints, before: int, device: int
 ) -> None:
-    """Let the work of ops that have not started wait for another device."""
+    """Move the work of ops that have not started from a device to another, in ``rest``."""
     for k in range(len(moved)):
         rest[at + before] -= p.duration[moved[k] * p.devices + before]
         rest[at + device] += p.duration[moved[k] * p.devices + device]
@@ -292,14 +295,14 @@ def move_rest(
 
 @jitable
 def stale(b: Base, op: int) -> None:
-    """The tails of an op's producers may change."""
+    """Mark the tails of an op's producers, which may change."""
     for e in range(b.producer_ptr[op], b.producer_ptr[op + 1]):
         b.stale[b.producer[e]] = 1
 
 
 @jitable
 def retail(p: PlacementProblem, least: Bounds, b: Base, placement: Ints, moved: Ints) -> None:
-    """Compute the tails that change where ops moved: theirs, and some of what comes before them."""
+    """Compute the tails that a move changes: those of the moved ops and of ops before them."""
     end = 0
     for k in range(len(moved)):
         end = max(end, b.position[moved[k]] + 1)
@@ -326,10 +329,10 @@ def record_base(
     before: int,
     row: int,
 ) -> int:
-    """Run a placement from a snapshot on (row -1: from the start), and leave snapshots; ``members``
-    are the ops that moved, off the device ``before``, since the base was recorded.
+    """Run a placement from a snapshot on (row -1: from the start), and write snapshots; ``members``
+    are the ops that moved off the device ``before`` since the base was recorded.
 
-    Returns the step time in ps; negative where there is none (see ``run_valid``), and no base.
+    Returns the step time in ps; TOO_LONG, and no base, where the kernels cannot run it.
     """
     p, w, b, placement = open_problem(problem), open_work(work), open_base(base), bare(devices)
     least, fresh = open_bounds(bounds), row < 0
@@ -371,8 +374,8 @@ def last_finish(
     moved: Ints,
     before: int,
 ) -> int:
-    """The last finish, from the last snapshot before anything that the moved ops change; WORSE as
-    soon as the limit is exceeded.
+    """The last finish of a run of the move from snapshot ``rows[FIRST]``; WORSE as soon as the
+    limit is exceeded.
     """
     row, least.cell[TAILS] = b.rows[FIRST], 0
     last, taken = restore(p, w, least, b, row), row * b.stride
@@ -380,7 +383,7 @@ def last_finish(
         wait(p, w, b, placement, row, moved[k], w.missing, w.when, 0)
     move_rest(p, least.rest, 0, moved, before, placement[moved[0]])
     for device in range(p.devices):
-        if least.rest[device]:  # else nothing waits for the gap after the last op
+        if least.rest[device]:  # else no op waits for the device, and its last gap does not count
             least_ps = ps_of(w, w.free[device]) + least.rest[device]
             least.cell[LEAST] = max(least.cell[LEAST], least_ps)
     while not is_exceeded(least):
@@ -413,14 +416,14 @@ def replay(
     limit: int,
 ) -> int:
     """The step time in ps of the base placement with the ops ``members`` on another device
-    (``devices`` is restored); TOO_LONG where lowering has to answer, WORSE where it exceeds
-    ``limit`` ps, unless it is the base's but for a shift.
+    (``devices`` is restored). TOO_LONG where lowering has to answer; WORSE where the time exceeds
+    ``limit`` ps, unless the run has joined the base before, whose time is then returned, shifted.
 
-    ``rows[FIRST]`` of the base is left at the snapshot from which it was simulated.
+    ``rows[FIRST]`` of the base is left at the snapshot from which the move was simulated.
     """
     p, w, b, placement = open_problem(problem), open_work(work), open_base(base), bare(devices)
     least = open_bounds(bounds)
-    # A move that cannot be: an op of no known time there, or perhaps a transfer without a route.
+    # An invalid move: an op without a known time there, or possibly a transfer without a route.
     for k in range(len(members)):
         if p.duration[members[k] * p.devices + device] < 0 or not p.all_routes:
             return TOO_LONG
@@ -437,7 +440,7 @@ def replay(
 
 
 class Moves:
-    """Re-simulates moves from a base placement; where an answer is None, lowering has to answer."""
+    """Re-simulates moves from a base placement; a result of None: lowering must answer."""
 
     def __init__(self, problem: Table[PlacementProblem]) -> None:
         self.problem, self.work = problem, Table.of(work_for(problem.columns))
@@ -449,17 +452,17 @@ class Moves:
     def step_ps(
         self, placement: Ints, members: Ints, device: int, limit_ps: int = NEVER
     ) -> int | None:
-        """The step time in ps of the base placement with these ops on another device; WORSE, or the
-        time, where it is longer than ``limit_ps``.
+        """The step time in ps of the base placement with these ops on another device; where it is
+        longer than ``limit_ps``, either WORSE or the time.
         """
         step_ps = replay(*self._words, placement, members, device, limit_ps)
         return None if step_ps == TOO_LONG else step_ps
 
     def rebase(self, placement: Ints, members: Ints | None = None, before: int = 0) -> int | None:
-        """Make a placement the base; its step time in ps.
+        """Make a placement the base and return its step time in ps.
 
-        One of which ``members`` were moved off the device ``before`` by the last replay shares the
-        snapshots before that with the old base.
+        ``members``: the ops that the last replay moved off the device ``before``, where this is the
+        only change; the earlier snapshots of the old base are then kept.
         """
         moved = self._none if members is None else members
         row = -1 if members is None else int(self.base.columns.rows[FIRST])

@@ -1,10 +1,10 @@
-"""A graph on a cluster as the columns that the kernels of placements read: prepared once, asked for
-many placements. A route is ``source * devices + destination``, a read an op that reads a tensor.
+"""A graph on a cluster as the columns that the kernels of placements read: prepared once for many
+placements. A route is ``source * devices + destination``; a read is a pair of a tensor and an op
+that reads it.
 
-``evaluator.py`` makes it. Questions that its kernels cannot answer are refused by
-``placement_problem`` here and ``evaluator_of`` there, so that lowering answers. The bytes of
-buffers (``sizes_of``) follow ``lowering.build``, and those of split ops are written in
-``splits/blocks.py``.
+``evaluator.py`` makes the problem. ``placement_problem`` here and ``evaluator_of`` there refuse
+questions that the kernels do not cover, so that lowering answers them. The bytes of buffers
+(``sizes_of``) follow ``lowering.build``; ``splits/blocks.py`` has those of split ops.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ class PlacementProblem(NamedTuple):
     """Columns by op, by tensor that is read, by route and by device; times in ps."""
 
     ops: int
-    tensors: int  # that are read
+    tensors: int  # the number of tensors that are read
     root_count: int
     devices: int
     queues: int
     mode: int  # of transfers: ONCE, PER_CONSUMER or MULTICAST
     round_bits: int  # bits of an instant for its round
-    duration: Ints  # by op and device, -1 where no cost is known, or a host refuses it
+    duration: Ints  # by op and device, -1 where no cost is known, or the host refuses the op
     device_gap: Ints
-    waits: Ints  # by op: how many reads it waits for
+    waits: Ints  # by op: the number of reads that it waits for
     tensor_ptr: Ints  # by op: its first tensor that is read
     read_ptr: Ints  # by op: the first read of its tensors
     consumer_ptr: Ints  # CSR: the ops that read each tensor
     consumer: Ints
-    sending: Ints  # by tensor and class of bandwidth: how long a transfer sends
+    sending: Ints  # by tensor and class of bandwidth: the sending time of a transfer
     classes: int
     route_class: Ints  # the columns of cluster.Routes
     route_held: Ints
@@ -55,13 +55,15 @@ class PlacementProblem(NamedTuple):
     roots: Ints  # ops that wait for nothing
     leader: Ints  # by op: the first op of its colocation group, itself without one
     all_routes: int  # whether a route joins any two devices that run ops
-    anywhere: int  # whether every op may stand on every device, whatever others do
-    dispatch: Ints  # by op and device: how long its dispatch takes (without hosts: none)
+    anywhere: int  # whether every op may be on every device, independently of other ops
+    dispatch: Ints  # by op and device: the time of its dispatch (empty without hosts)
     launches: Ints  # by op and device
 
 
 class Work(NamedTuple):
-    """Room that one evaluation writes to, made once for each thread; up to ``free`` a heap's."""
+    """The work space of an evaluation, made once for each thread; the columns up to ``free`` are
+    those of ``heap.Heap``.
+    """
 
     id_bits: int
     horizon: int
@@ -73,18 +75,18 @@ class Work(NamedTuple):
     when: Ints
     line_end: Ints
     free: Ints
-    arrival: Ints  # by device: when the tensor in hand is there
-    targets: Ints  # devices to which the tensor in hand goes
+    arrival: Ints  # by device: when the current tensor arrives
+    targets: Ints  # devices to which the current tensor is sent
 
 
 class Record(NamedTuple):
-    """When everything happened, in ps."""
+    """The starts and finishes of a run, in ps."""
 
     start: Ints  # by op
     finish: Ints
-    sent: Ints  # by read from another device: start and finish of its transfer
-    received: Ints
-    sent_to: Ints  # by device: of the tensor in hand
+    sent: Ints  # by read from another device: the start of its transfer
+    received: Ints  # by read from another device: the finish of its transfer
+    sent_to: Ints  # by device: as ``sent``, for the current tensor
     received_by: Ints
 
 
@@ -94,9 +96,9 @@ open_problem, open_work, open_record = opener(PlacementProblem), opener(Work), o
 def placement_problem(
     prepared: Prepared, threads: Threads | None = None
 ) -> PlacementProblem | None:
-    """The columns; ``threads`` are those of the cluster's hosts.
+    """The problem of a prepared graph; ``threads`` are those of the cluster's hosts.
 
-    None where the kernels cannot answer: a memory model whose buffers live until consumers
+    None where the kernels do not cover it: a memory model whose buffers live until consumers
     elsewhere have finished; collectives, which hold several devices; shared queues; routes in
     several pieces; times and sizes that do not fit their integers.
     """
@@ -143,7 +145,7 @@ def placement_problem(
 
 
 def _durations(prepared: Prepared, threads: Threads | None) -> Ints:
-    """Ps by op and device, -1 where it cannot run."""
+    """The ps of each op on each device, -1 where it cannot run."""
     duration = np.maximum(prepared.duration, -1)
     if threads is not None:  # lowering refuses an op that blocks where its step is captured
         duration[np.ix_(prepared.blocks, threads.captured >= 0)] = -1
@@ -159,12 +161,12 @@ def _all_joined(cluster: Cluster, route_class: Ints) -> bool:
 
 
 def _is_free(duration: Ints, leader: Ints) -> bool:
-    """Whether every op can run everywhere, and is in no group."""
+    """Whether every op can run on every device and is in no group."""
     return bool((duration >= 0).all() and (leader == np.arange(len(leader))).all())
 
 
 def _most_bytes(prepared: Prepared) -> int:
-    """A bound on all buffers of any placement together, as a Python integer: the sum itself may not
+    """An upper bound on the sum of all buffers of any placement, as a Python integer, which cannot
     overflow.
     """
     rounded = prepared.memory.rounded
@@ -184,15 +186,15 @@ def _most_bytes(prepared: Prepared) -> int:
 
 
 def _copies(prepared: Prepared) -> int:
-    """The most transfers of one tensor, and copies of it."""
+    """The most transfers, and so the most copies, of one tensor."""
     if prepared.cluster.transfer == "per-consumer":
         return int(np.diff(prepared.reads.consumers.ptr).max(initial=1))
     return max(len(prepared.cluster.devices) - 1, 1)
 
 
 def _round_bits(prepared: Prepared, segments: Segments, threads: Threads | None) -> int:
-    """Bits for the rounds of one instant: as many rounds as tasks of no length, at most; -1 where
-    they do not fit beside the longest step.
+    """Bits for the round of an instant, which is at most the number of tasks of 0 ps; -1 where they
+    do not fit beside the longest possible step.
     """
     sizes, copies = prepared.reads.bytes.tolist(), _copies(prepared)
     routes = [segment for segment in segments if segment is not None]
@@ -213,7 +215,7 @@ def _round_bits(prepared: Prepared, segments: Segments, threads: Threads | None)
 
 
 def in_file_order(prepared: Prepared) -> bool:
-    """Whether every op comes after all that it reads: then program order cannot deadlock."""
+    """Whether each op comes after its producers in the file: then program order cannot deadlock."""
     reads = prepared.graph.reads
     return all(producer < i for i, producers in enumerate(reads) for producer, _ in producers)
 
@@ -224,34 +226,34 @@ def _leaders(prepared: Prepared) -> Ints:
 
 
 def work_for(problem: PlacementProblem) -> Work:
-    """Room for one evaluation."""
+    """The work space of an evaluation."""
     ops, devices, id_bits = problem.ops, problem.devices, (2 * problem.ops).bit_length()
-    # On the heap an op stands at most once, ready or next in its device's line; drop_top looks at
-    # one key beyond the last.
+    # An op is on the heap at most once, ready or first in its device's line; drop_top reads one key
+    # beyond the last.
     sizes = (CELLS, ops + devices + 2, ops, ops, devices, problem.queues, devices, devices + 1)
     return Work(id_bits, horizon_of(id_bits), problem.round_bits, 0, *room(*sizes))
 
 
 def record_for(problem: PlacementProblem) -> Record:
-    """Room to note when everything happened in one evaluation."""
+    """A record with room for one evaluation."""
     ops, reads, devices = problem.ops, len(problem.consumer), problem.devices
     return Record(*room(ops, ops, reads, reads, devices, devices))
 
 
 class Sizes(NamedTuple):
-    """Bytes of ops and tensors on a device.
+    """The bytes of ops and tensors on a device.
 
-    A tensor and its views are one group, whose buffer is written down at its last tensor that is
+    A tensor and its views are a group, whose buffer is entered at the last of its tensors that are
     read.
     """
 
-    persistent: Ints  # by op: throughout
-    running: Ints  # by op: while it runs
-    held: Ints  # by tensor: at its producer
-    group: Ints  # by tensor: its number of a group; NONE: a tensor without views
+    persistent: Ints  # by op: bytes held for the whole step
+    running: Ints  # by op: bytes held while it runs
+    held: Ints  # by tensor: its buffer at the producer
+    group: Ints  # by tensor: the number of its group; NONE: a tensor without views
     sent: Ints  # by tensor: a copy of it
-    holder: Ints  # by tensor: the op that lets it go when no reader does (NONE: its last reader)
-    reserved: Ints  # by device: whatever runs there
+    holder: Ints  # by tensor: an op until whose finish it is held (NONE: only its readers count)
+    reserved: Ints  # by device: bytes reserved whichever ops run there
 
 
 open_sizes = opener(Sizes)
@@ -273,7 +275,7 @@ def sizes_of(prepared: Prepared) -> Sizes:
     viewed = dict.fromkeys(base for base, pair in zip(bases, pairs, strict=True) if base != pair)
     rows = {base: row for row, base in enumerate(viewed)}
     shared = [hands_out_parameters(op) for op in ops]
-    # What nobody reads is freed when its op finishes: it counts as what the op needs to run.
+    # Outputs without readers are freed when their op finishes, so they count as ``running``.
     running = [
         rounded(op.workspace_bytes)
         + sum(

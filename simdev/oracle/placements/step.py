@@ -1,40 +1,40 @@
 """The step time of a placement by the rules of execution (ARCHITECTURE.md), for queues that are
 first in, first out. No task graph is built: compiled loops walk the op graph.
 
-start = max(ready, when its queues are free), applied in the order of ready numbers. An op comes up
-when it is ready, its transfers when it finishes (they are ready together, numbered by producer,
-then output, then destination); one heap ordered by (instant, entry) holds both. Entry ``op`` is an
-op that is ready, entry ``ops + op`` a producer that has finished and now sends. An op takes the
-compute stream of its device, a transfer takes queues of links; so which of two such entries comes
-first at one instant makes no difference.
+start = max(ready, when its queues are free), applied in the order of ready numbers. An op is taken
+up when it is ready, its transfers when it finishes (all are ready then, numbered by producer, then
+output, then destination). A heap ordered by (instant, entry) holds both: entry ``op`` is an op that
+is ready, entry ``ops + op`` a producer that has finished and now sends. An op holds the compute
+stream of its device, a transfer holds queues of links; so the order of an op and a transfer at one
+instant makes no difference.
 
 Under program order an op also waits for the op before it on its device, so only one op at a time
 can be ready there and its queue has nothing to choose. The same holds on a device with a host,
 whose thread dispatches in program order (``oracle/cluster.py``).
 
-The arguments everywhere: ``p`` is the problem (columns that no placement changes), ``w`` the work
+Arguments of all functions: ``p`` is the problem (columns that no placement changes), ``w`` the work
 (columns that an evaluation writes). ``r`` is the record of all starts and finishes, from which
-peaks of memory follow; ``h`` are the hosts; ``bounds`` tell early that a step must exceed a limit;
+peaks of memory follow; ``h`` are the hosts; ``bounds`` show early that a step must exceed a limit;
 ``m`` are totals of bytes by device, which may prove that the placement fits. Each of these four is
-None where an evaluation does without.
+None where an evaluation does not need it.
 
 ``oracle/placements/evaluator.py`` calls ``evaluate``, ``evaluate_watched`` and ``evaluate_each``;
-``moves.py`` beside it calls ``clear``, ``happen`` and ``is_valid`` to go on from a snapshot. What
-these loops cannot answer is lowered to a task graph and given to an engine, as is each placement
-whose answer is TOO_LONG. ``is_covered`` (``oracle/cluster.py``) refuses collectives, shared links,
-staging, slowed devices and memory that keeps outputs alone. ``placement_problem`` (``problem.py``)
-refuses routes in several pieces and numbers that do not fit. ``evaluator_of`` (``evaluator.py``)
-refuses other orders, and hosts that dispatch in another order than the file's. ``Oracle``
-(``oracle/__init__.py``, ``_runs_once``) refuses repeated steps, microbatches, pipelines and
-loaders. Without numba everything goes to an engine.
+``moves.py`` beside it calls ``clear``, ``happen`` and ``is_valid`` to go on from a snapshot. An
+engine executes the lowered task graph of a question that these loops do not cover, and of a
+placement whose answer is TOO_LONG. ``is_covered`` (``oracle/cluster.py``) refuses collectives,
+shared links, staging, slowed devices and memory that keeps outputs alone. ``placement_problem``
+(``problem.py``) refuses routes in several pieces and numbers that do not fit. ``evaluator_of``
+(``evaluator.py``) refuses other orders, and hosts that dispatch in another order than the file's.
+``Oracle`` (``oracle/__init__.py``, ``_runs_once``) refuses repeated steps, microbatches, pipelines
+and loaders. Without Numba an engine executes everything.
 
-The rules have other homes, which change together: tasks and their order in
-``lowering/transfer.py`` and ``lowering/build.py``; both engines (``execution/engine/``); in another
-way the checker (``execution/check/``); ops in parts in ``oracle/splits/run.py`` and ``fan.py``
-there; how a queue serves in ``oracle/heap.py`` for both. ``benchmarks/event_loop.cpp`` is a peer in
-C++. Guarded by ``tests/oracle/test_oracle.py`` (equal to an engine, all modes of transfers),
-``test_oracle_hosts.py``, ``test_moves.py``, ``test_bounded.py`` and ``test_totals.py`` there, and
-by ``tests/benchmarking/test_event_loop.py``.
+The rules have other implementations, which change together: tasks and their order in
+``lowering/transfer.py`` and ``lowering/build.py``; both engines (``execution/engine/``); the
+checker (``execution/check/``), in another way; parts of split ops in ``oracle/splits/run.py`` and
+``fan.py`` there. ``oracle/heap.py`` serves queues for both kernels. ``benchmarks/event_loop.cpp``
+does the same in C++. Guarded by ``tests/oracle/test_oracle.py`` (equal to an engine, all modes of
+transfers), ``test_oracle_hosts.py``, ``test_moves.py``, ``test_bounded.py`` and ``test_totals.py``
+there, and by ``tests/benchmarking/test_event_loop.py``.
 """
 
 from __future__ import annotations
@@ -95,10 +95,10 @@ from .problem import (
 )
 
 jitable(destinations)
-BITS = 62  # devices that a positive integer has a bit for
+BITS = 62  # the most devices for which a positive integer has a bit each
 
 
-# What a finished producer sends, in the order of the rules of execution: by tensor, then by
+# The transfers of a finished producer, in the order of the rules of execution: by tensor, then by
 # destination. ``p.mode`` is how a tensor with several readers is sent (``Cluster.transfer``); the
 # queue mode of a cluster is in the columns ``queue_ptr`` and ``queue``, by route.
 
@@ -107,8 +107,8 @@ BITS = 62  # devices that a positive integer has a bit for
 def few_destinations(
     consumers: Ints, begin: int, end: int, placement: Ints, source: int, targets: Ints
 ) -> int:
-    """``destinations`` where every device has a bit of an integer. Bits come out in the order of
-    devices, so nothing is sorted; the branches of a sort are what a processor mispredicts.
+    """``destinations`` for clusters in which every device has a bit of an integer. Bits come out in
+    the order of devices, so no sort is needed, whose branches a processor would mispredict.
     """
     devices, count = 0, 0
     for e in range(begin, end):
@@ -125,8 +125,8 @@ def few_destinations(
 def multicast(
     p: PlacementProblem, w: Work, tensor: int, source: int, now: int, count: int
 ) -> tuple[int, int, int]:
-    """One transfer to the first ``count`` targets: every queue, the smallest bandwidth, the largest
-    latency and gap.
+    """A transfer to the first ``count`` targets, which holds the queues of all their routes, with
+    the smallest bandwidth and the largest latency and gap. Returns start, finish and release.
     """
     start, sending, held, lag, gap = now, 0, 0, 0, 0
     for k in range(count):
@@ -157,7 +157,7 @@ def send_for(
     device: int,
     now: int,
 ) -> None:
-    """A transfer to a device for the one read ``e``."""
+    """A transfer to a device for the read ``e`` alone."""
     arrive(m, tensor, device)
     route = source * p.devices + device
     start, finish, arrival, _ = send(w, p, None, route, lasting(p, tensor, route), now)
@@ -178,7 +178,7 @@ def send_shared(
     now: int,
     count: int,
 ) -> None:
-    """A transfer to each of ``count`` targets, or one to all, that serves all reads there."""
+    """A transfer to each of ``count`` targets, or a multicast to all, for all reads there."""
     start, finish, arrival = 0, 0, 0
     if p.mode == MULTICAST:
         start, finish, arrival = multicast(p, w, tensor, source, now, count)
@@ -232,7 +232,7 @@ def send_all(
                     send_for(p, w, r, m, e, tensor, source, w.targets[k], now)
 
 
-# Everything that happens.
+# Events
 
 
 @jitable
@@ -246,9 +246,8 @@ def compute(
     op: int,
     now: int,
 ) -> tuple[int, bool]:
-    """A ready op runs when its device is free: its finish, and whether it sends at that instant.
-
-    Its consumers on the device need no transfer.
+    """Run a ready op as soon as its device is free; returns its finish, and whether its transfers
+    are to be sent at once. Consumers on the device need no transfer.
     """
     device = placement[op]
     length = p.duration[op * p.devices + device]
@@ -266,10 +265,10 @@ def compute(
             away = True
     if h is not None:
         go_on(w, h, op, device, finish)
-    # Readers on this device were released above, the others are released when their transfers are
-    # booked. Queues above the first ``devices`` are those of transfers: where there are any,
-    # transfers wait for each other, so they are booked later, in the order in which their producers
-    # finish. Where there are none, they are sent at once, and the heap has one entry less.
+    # Consumers on this device were released above, the others are released when their transfers
+    # are sent. Queues after the first ``devices`` are those of links: where there are any,
+    # transfers wait for each other, so they are sent later, in the order in which their producers
+    # finish. Where there are none, transfers are sent at once, and the heap has an entry less.
     if away and p.queues > p.devices:
         wait_to_send(w, p.ops, op, device, finish)
         away = False
@@ -278,7 +277,7 @@ def compute(
 
 @jitable
 def clear(p: PlacementProblem, w: Work) -> None:
-    """Nothing has happened yet. Roots do not go through the heap: see ``run``."""
+    """Set the state before the first event. Roots do not go through the heap: see ``run``."""
     heap.clear(w)
     for queue in range(p.queues):
         w.free[queue] = 0
@@ -293,8 +292,8 @@ def line_up(p: PlacementProblem, w: Work, h: Hosts, placement: Ints, waits: bool
     """Give every op its dispatch, in program order, and where its device runs ops in order let it
     wait for the op before it.
 
-    ``begin`` calls it a second time, with ``waits``, where dispatches may wait for ops. Then only
-    dispatches are written anew: an op would count the one before it twice.
+    ``begin`` calls this a second time, with ``waits``, where dispatches may wait for ops. Then only
+    dispatches are written again, for ops already wait for the ops before them.
     """
     clear_hosts(h, waits)
     entry = 0
@@ -320,7 +319,7 @@ def begin(p: PlacementProblem, w: Work, h: Hosts, placement: Ints) -> None:
         line_up(p, w, h, placement, True)
         begin_dispatches(w, h)
         return
-    for k in range(p.root_count):  # an op that waits for its dispatch alone
+    for k in range(p.root_count):  # roots that wait only for their dispatch
         root = p.roots[k]
         if w.missing[root] == 0 and w.when[root] > 0:
             push(w, w.when[root], root)
@@ -337,7 +336,7 @@ def happen(
     placement: Ints,
     key: int,
 ) -> int:
-    """A ready op is taken up (returns its finish), or a finished producer sends (returns 0)."""
+    """Process a key: run a ready op (returns its finish), or let a finished producer send (0)."""
     op, finish = key & ((1 << w.id_bits) - 1), 0
     if op < p.ops:
         finish, sends = compute(p, w, r, h, bounds, placement, op, w.when[op])
@@ -361,13 +360,12 @@ def run(
     m: Totals | None,
     placement: Ints,
 ) -> int:
-    """The step time in ps of a valid placement (device by op); with a record, also when everything
-    happened.
+    """The step time in ps of a valid placement (device by op); a record ``r`` is filled.
 
     An op finishes after every release that it waits for, so the last finish of an op is the step
-    time. WORSE as soon as it must take longer than the limit of ``bounds``. TOO_LONG where two
-    events that wait at one time are so far apart that a key of the heap has not bits enough for
-    both: the cell ``heap.FAULT`` notes that during the run.
+    time. WORSE as soon as the step must take longer than the limit of ``bounds``. TOO_LONG where
+    two events on the heap are so far apart in time that a key has not enough bits for both: the
+    cell ``heap.FAULT`` notes it during the run.
     """
     last = 0
     clear(p, w)
@@ -375,10 +373,10 @@ def run(
         begin(p, w, h, placement)
     roots = 0
     while True:
-        if roots < p.root_count:  # ready in the first round, taken up in the order of their ids
+        if roots < p.root_count:  # roots are ready in the first round, in the order of their ids
             key, roots = p.roots[roots], roots + 1
-            # It waits for an op before it or for its dispatch, or was released by one: then it has
-            # come to the heap, or will.
+            # A root that waits for an op before it or for its dispatch comes to the heap, or has
+            # come to it already.
             if w.missing[key] != 0 or w.when[key] != 0:
                 continue
         else:
@@ -392,7 +390,7 @@ def run(
 
 @jitable
 def is_valid(p: PlacementProblem, placement: Ints) -> bool:
-    """Whether every op may be where it is (device, cost, colocation and route)."""
+    """Whether a placement is valid: devices, costs, colocation and routes."""
     if p.anywhere:
         least, most = 0, 0
         for op in range(p.ops):
@@ -404,7 +402,7 @@ def is_valid(p: PlacementProblem, placement: Ints) -> bool:
             return False
         if placement[p.leader[op]] != device:
             return False
-    # On most clusters every pair is joined, and the look at each read can be saved.
+    # On most clusters every pair of devices has a route, so reads need no check.
     if p.all_routes:
         return True
     for op in range(p.ops):
@@ -426,8 +424,8 @@ def run_valid(
     placement: Ints,
     limit: int,
 ) -> int:
-    """``run``, or ``cost.FAULT`` for a placement that cannot be; with bounds up to ``limit`` ps, or
-    WORSE; ``m`` tells whether totals prove that it fits.
+    """``run``, or ``cost.FAULT`` for an invalid placement. With ``bounds``, WORSE where the step
+    exceeds ``limit`` ps. ``m`` then shows whether totals prove that the placement fits.
     """
     if not is_valid(p, placement):
         return FAULT
@@ -443,11 +441,11 @@ def run_valid(
 
 @jit
 def evaluate(problem: Ints, work: Ints, hosts: Ints, totals: Ints, devices: Ints) -> int:
-    """``run_valid`` without a limit or a record. It is a function of its own because each argument
-    costs a small question some hundredths of its time.
+    """``run_valid`` without a limit or a record. A separate function, because each argument costs a
+    small question a few percent of its time.
 
-    For hosts or totals that an evaluation does without, the caller passes the integer 0 in place of
-    the table. The type tells numba so, which compiles the code for them away.
+    The caller passes the integer 0 in place of hosts or totals that an evaluation does not need.
+    Numba sees this from the type and removes their code.
     """
     p, w, m, h = open_problem(problem), open_work(work), open_totals(totals), open_hosts(hosts)
     return run_valid(p, w, None, h, None, m, bare(devices), NEVER)
@@ -464,8 +462,8 @@ def evaluate_watched(
     devices: Ints,
     limit: int,
 ) -> int:
-    """``run_valid`` up to a limit, or with a record; 0 in place of a table that an evaluation does
-    without.
+    """``run_valid`` with a limit, or with a record; 0 in place of a table that an evaluation does
+    not need.
     """
     return run_valid(
         open_problem(problem),
@@ -490,8 +488,9 @@ def evaluate_each(
     steps: Ints,
     proven: Ints,
 ) -> int:
-    """The step times of several placements one after another (``devices``: row by row), each copied
-    to ``row``, and whether totals prove that it fits; returns how many there are.
+    """Evaluate several placements one after another (``devices``: row by row; ``row`` is scratch).
+    Writes their step times in ps to ``steps``, and to ``proven`` whether totals prove that they
+    fit; returns their number.
     """
     p, w, m, h = open_problem(problem), open_work(work), open_totals(totals), open_hosts(hosts)
     placements, placement = bare(devices), bare(row)

@@ -1,7 +1,7 @@
 """Strategies that split ops: blocks cached by op and configuration, and kernels that run them.
 
-The rules of ``lowering.partition`` are run op by op and remembered (program.py). Parts and sums are
-written down as integers (blocks.py, in the words of columns.py). From these, kernels tell who is
-handed what (pieces.py, fan.py) and when all happens (run.py, hosts.py); evaluator.py tells the
-memory and calls them all. All need numba.
+program.py runs the rules of ``lowering.partition`` op by op and remembers the results. blocks.py
+writes parts and sums as integers, whose words columns.py names. From these, kernels compute which
+pieces each part reads (pieces.py, fan.py) and when all tasks run (run.py, hosts.py); evaluator.py
+computes memory and calls all of them. All need Numba.
 """

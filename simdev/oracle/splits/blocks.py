@@ -1,9 +1,9 @@
 """Split ops and sums as flat blocks of integers, which kernels read; each is written once.
 
-A block is known by its offset in one arena. Ops that compute the same (of one class) share their
-geometry, costs and sizes. ``evaluator.py`` asks for blocks; ``columns.py`` names their words, and
-``pieces.py`` and ``run.py`` read them. A new field of an op that changes its time or its bytes has
-to be part of its class (``Blocks._class``).
+A block is identified by its offset in an arena. Ops that compute the same form a class, and share
+their geometry, costs and sizes. ``evaluator.py`` calls ``Blocks``; ``columns.py`` names the words,
+and ``pieces.py`` and ``run.py`` read them. A new field of an op that changes its time or its bytes
+must be part of its class (``Blocks._class``).
 """
 
 from __future__ import annotations
@@ -50,21 +50,20 @@ from .columns import (
 )
 from .program import SplitOp, SplitProgram, Sums
 
-# Sums of partial results that differ from known ones in their devices alone: copies of these with
-# the devices in place.
+# Sums that differ from written ones in their devices alone are copied, with other devices.
 
 
 class _Template(NamedTuple):
-    """A block of sums, its rows first, in which each row begins at an offset from the first one."""
+    """A block of sums to copy: its rows come first; offsets of rows count from the first row."""
 
     words: Ints
     sums: int
-    places: Ints  # where devices stand in ``words``
-    ranks: Ints  # which of the devices of the op's parts each is, in the order of their first parts
+    places: Ints  # places of devices in ``words``
+    ranks: Ints  # the number of each of these devices, in the order of their first parts
 
 
 def ranks_of(devices: Sequence[int]) -> tuple[int, ...]:
-    """By part which device it is on, where devices are numbered in the order of their first
+    """The number of each part's device, where devices are numbered in the order of their first
     parts.
     """
     ranks: dict[int, int] = {}
@@ -72,15 +71,17 @@ def ranks_of(devices: Sequence[int]) -> tuple[int, ...]:
 
 
 class MovedSums:
-    """The sums of an arena by what they have in common with others."""
+    """Templates of the sums of an arena, by a key that is equal for sums that differ only in their
+    devices.
+    """
 
     def __init__(self, arena: Arena) -> None:
         self.arena = arena
         self._known: dict[Any, _Template | None] = {}
 
     def words(self, key: Any, devices: Sequence[int]) -> tuple[int, int] | None:
-        """Where sums like known ones are written for these devices, and how many there are; None
-        where none are known.
+        """Write sums for these devices by the template of ``key``; their offset and number. None
+        where there is no template.
         """
         known = None if key is None else self._known.get(key)
         if known is None:
@@ -91,12 +92,12 @@ class MovedSums:
         return self.arena.put(words) + len(words) - count - ROW, count
 
     def keep(self, key: Any, where: tuple[int, int], devices: Sequence[int]) -> None:
-        """Remember sums that were written for these devices."""
+        """Make a template of sums that were written for these devices."""
         if key is not None and key not in self._known:
             self._known[key] = self._template(*where, devices)
 
     def _template(self, block: int, count: int, devices: Sequence[int]) -> _Template | None:
-        """None where some hold queues of a ring: these follow from the devices themselves."""
+        """A template, or None where any sum is a collective, whose queues depend on the devices."""
         data, words, begins, places = self.arena.data, list[int](), list[int](), list[int]()
         for row in data[block + ROW : block + ROW + count].tolist():
             if data[row + WHAT] != COMPUTE:
@@ -116,8 +117,8 @@ def _ints(values: Sequence[int]) -> Ints:
 
 
 class RegularBlocks:
-    """Writes the needs and layouts of ops that are cut axis by axis, once for all that are cut
-    alike. Parts are numbered in row-major order of the axes.
+    """Writes the needs and layouts of ops that are cut axis by axis; ops with equal cuts share
+    them. Parts are numbered in row-major order of the axes.
 
     ``boxes`` numbers the boxes of parts over all ops.
     """
@@ -127,18 +128,18 @@ class RegularBlocks:
         self._written: dict[Any, int] = {}
 
     def _once(self, key: Any, write: Callable[[], Sequence[int] | Ints]) -> int:
-        """Where words are that are written once."""
+        """The offset of the words of a key, written at the first call."""
         if key not in self._written:
             self._written[key] = self.arena.put(write())
         return self._written[key]
 
     def addends(self, cut: Cut) -> int:
-        """Which partial results parts go on with: none."""
+        """The offset of the partial result that each part computes with: none."""
         parts = len(cut.same)
         return self._once(("addends", parts), lambda: [NONE] * parts)
 
     def boxes(self, cut: Cut) -> int:
-        """The numbers of the boxes of parts."""
+        """The offset of the numbers of the parts' boxes."""
 
         def words() -> list[int]:
             every = (tuple(zip(cut.names, box, strict=True)) for box in product(*cut.intervals))
@@ -148,7 +149,7 @@ class RegularBlocks:
         return self._once(("boxes", cut.names, cut.intervals), words)
 
     def needs(self, cut: Cut, operand: int) -> int:
-        """The regions of an operand that parts read, as ``Blocks`` writes them."""
+        """The offset of the regions of an operand that parts read, as ``Blocks._needs``."""
         counts, dims = cut.counts, cut.reads[operand]
 
         def words() -> Ints:
@@ -161,7 +162,7 @@ class RegularBlocks:
         return self._once(("needs", counts, dims), words)
 
     def layout(self, cut: Cut, output: int, units: tuple[int, int]) -> int:
-        """How an output lies; ``units``: bytes of an element, as a ratio."""
+        """The offset of an output's layout; ``units``: bytes of an element, as a ratio."""
         dims, effects, addends = cut.makes[output], cut.effects[output], cut.addends(output)
 
         def words() -> list[int]:
@@ -177,12 +178,12 @@ class RegularBlocks:
         return self._once(("layout", cut.counts, dims, effects, output, units), words)
 
     def _cells(self, cut: Cut, output: int, places: int, stride_of: Mapping[int, int]) -> int:
-        """Write what holds each place of an output; where the cells are.
+        """Write the copies at each place of an output's grid; the offset of the cells.
 
-        A place has a row of copies (a part and a base each) for each partial result, then its cell:
-        how many partial results there are, and where the row of each is.
+        For each place there is a row of copies (a part and a base each) for each partial result,
+        then the cell: the number of partial results, and the offset of each of these rows.
         """
-        # By part its place, partial result and copy, from its places along the axes.
+        # The place, partial result and copy of each part, from its places along the axes.
         place, addend, copy = np.zeros((3, len(cut.same)), np.int64)
         for axis, count in enumerate(cut.counts):
             along = _along(cut.counts, axis)
@@ -204,22 +205,22 @@ class RegularBlocks:
         return self.arena.put(first[:, 0] + addends * row)
 
     def _column(self, intervals: tuple[Interval, ...]) -> tuple[int, int]:
-        """Where starts and stops of intervals are."""
+        """The offsets of the starts and of the stops of intervals."""
         words = [*(start for start, _ in intervals), *(stop for _, stop in intervals)]
         begin = self._once(("column", intervals), lambda: words)
         return begin, begin + len(intervals)
 
 
 def _along(counts: Sequence[int], axis: int) -> Ints:
-    """By part its place along an axis, of which there are ``counts``."""
+    """The place of each part along an axis; ``counts`` are the numbers of places by axis."""
     after, before = prod(counts[axis + 1 :]), prod(counts[:axis])
     return np.tile(np.repeat(np.arange(counts[axis], dtype=np.int64), after), before)
 
 
 LIMIT = 1 << 62
 SumTakes = tuple[int, int, Sequence[int], int, int, Sequence[int]]
-"""COMPUTE or COLLECTIVE, ps, the device of each output (none: its own), where queues and sizes are,
-dispatches.
+"""COMPUTE or COLLECTIVE, ps, the device of each output (empty: the sum's device), the offsets of
+queues and sizes, dispatches.
 """
 
 
@@ -232,7 +233,7 @@ class Blocks:
         self.device_kinds = [device.kind for device in prepared.cluster.devices]
         self._classes: dict[Any, int] = {}
         self._class_of: dict[int, int] = {}
-        self._kept: list[Any] = []  # what is known by its id must live
+        self._kept: list[Any] = []  # objects whose ids are keys, and so must stay alive
         self._ops: dict[Any, tuple[Graph, dict[str, tuple[int, ...]]]] = {}
         self._sums: dict[Any, SumTakes] = {}
         self._geometries: dict[Any, int] = {}
@@ -240,10 +241,10 @@ class Blocks:
         self._regular = RegularBlocks(self.arena, self._boxes)
         self._moved = MovedSums(self.arena)
 
-    # What computes the same
+    # Classes of ops that compute the same
 
     def _class(self, program: SplitProgram, i: int) -> int:
-        """The number of the op's class."""
+        """The number of an op's class."""
         if i not in self._class_of:
             op, graph = program.graph.ops[i], program.graph
             attrs = repr(sorted(op.attrs.items()))
@@ -257,8 +258,8 @@ class Blocks:
     def _part(
         self, program: SplitProgram, split: SplitOp, part: Part
     ) -> tuple[Graph, dict[str, tuple[int, ...]]]:
-        """One part as the op of a graph, with its training state, and by device kind the answers of
-        ``_takes`` so far: once for all parts that run the same.
+        """A part as a graph of a single op, with its training state, and the known results of
+        ``_takes`` by device kind; parts that run the same share them.
         """
         i, runs = split.op, part.kernel or part
         key = self._class(program, i), id(runs), split.divided
@@ -280,7 +281,7 @@ class Blocks:
         return ps
 
     def _takes(self, graph: Graph, kind: str) -> tuple[int, ...]:
-        """The ps of a part on a kind of device; where the cluster has hosts, also those of its
+        """The ps of a part on a kind of device; where the cluster has hosts, also the ps of its
         dispatch, and its launches.
         """
         costs = self.prepared.costs
@@ -296,8 +297,8 @@ class Blocks:
     # Ops
 
     def op(self, program: SplitProgram, split: SplitOp) -> tuple[int, int]:
-        """Where geometry and devices of a split op are; the latter as devices, then what each takes
-        (column by column), by part.
+        """The offsets of the geometry and of the devices of a split op. The latter are columns by
+        part: the device, then the results of ``_takes``.
         """
         if split.words is None:
             if len(split.devices) >= MOST_PARTS:
@@ -322,8 +323,7 @@ class Blocks:
             return self._geometries[whole]
         assert split.layouts is not None
         local = any(isinstance(layout, Local) for layout in split.layouts)
-        # Which copy of a leaf comes first does not depend on devices, but a grid of parts on one
-        # device may.
+        # The order of a leaf's copies does not depend on devices; grids may, where parts share one.
         parts = tuple((id(placed.part), placed.addend) for placed in split.placed)
         key = self._class(program, split.op), split.divided, local, parts
         if key not in self._geometries:
@@ -351,7 +351,9 @@ class Blocks:
         return put([len(placed), *columns, stride])
 
     def _needs(self, placed: Sequence[Placed], operand: int) -> int:
-        """The rank, then by part whether it reads anything, and the intervals."""
+        """Write the regions of an operand: the rank, then for each part whether it reads any, and
+        its intervals. Returns the offset.
+        """
         regions = [each.part.needs[operand] for each in placed]
         rank = max((len(region) for region in regions if region is not None), default=0)
         words = [rank]
@@ -361,7 +363,9 @@ class Blocks:
         return self.arena.put(words)
 
     def _sizes(self, program: SplitProgram, split: SplitOp) -> tuple[int, list[int]]:
-        """By part: bytes throughout, bytes while it runs, then those of each output made."""
+        """The number of words for each part, and the words: the part's persistent bytes, its bytes
+        while it runs, then those of each output that it makes.
+        """
         rounded = self.prepared.memory.rounded
         rows, (runs, same) = list[list[int]](), _runs(split)
         most = max((sum(made is not None for made in part.makes) for part in runs), default=0)
@@ -404,7 +408,7 @@ class Blocks:
         return self.arena.put([LOCAL, rank, *self._units(tensor), self.arena.put(words), 1])
 
     def _units(self, tensor: Tensor) -> tuple[int, int]:
-        """Bytes of an element, as numerator and denominator: of odd sizes no whole number."""
+        """Bytes of an element, as numerator and denominator (it need not be a whole number)."""
         count = prod(tensor.shape or ()) or 1
         ratio = Fraction(tensor.bytes, count)
         if ratio.numerator * count >= LIMIT:  # the kernels multiply them
@@ -424,7 +428,7 @@ class Blocks:
     # Sums
 
     def sums(self, program: SplitProgram, sums: Sums) -> tuple[int, int]:
-        """Where the sums of a tensor are, and how many there may be."""
+        """The offset of the sums of a tensor, and their number."""
         if sums.words is None:
             sums.words = self._moved.words(key := self._alike(program, sums), sums.made.devices)
             if sums.words is None:
@@ -433,8 +437,8 @@ class Blocks:
         return sums.words
 
     def _alike(self, program: SplitProgram, sums: Sums) -> Any:
-        """A key that is equal for sums that differ in their devices alone; None where none are so
-        alike.
+        """A key that is equal for sums that differ only in their devices; None where a difference
+        of devices may change more.
         """
         made, problem = sums.made, program.problem
         kinds = {self.device_kinds[device] for device in made.devices}
@@ -445,7 +449,7 @@ class Blocks:
         return self._class(program, made.op), which, kinds.pop(), ranks_of(made.devices)
 
     def _write_sums(self, program: SplitProgram, sums: Sums) -> tuple[int, int]:
-        """Where they are, and how many there may be."""
+        """Write the sums of a tensor; their offset and number."""
         made = sums.made.drafts(program.sharding)
         parts = {id(draft): number for number, draft in enumerate(made)}
         drafts: dict[int, ShardDraft] = {}
@@ -477,7 +481,7 @@ class Blocks:
         rows: Mapping[int, int],
         tensor: Tensor,
     ) -> int:
-        """Where one sum is: what it reads, then its row."""
+        """Write a sum: its inputs, then its row. Returns the offset of the row."""
         words = [len(inputs), max((len(region) for _, _, region in inputs), default=0)]
         for copy, _, region in inputs:
             is_base = int(region == copy.draft.regions[copy.base][1])
@@ -485,7 +489,7 @@ class Blocks:
         made = [extents(region) for _, region in draft.regions]
         read = [extents(region) for *_, region in inputs]
         ranks = draft.fields["attrs"].get("ranks", ())
-        # Where no host dispatches them, sums on devices of one kind take the same.
+        # Without hosts, equal sums on devices of a kind take equally long.
         hosted = self.prepared.cluster.hosted
         where = draft.device if hosted else self.device_kinds[draft.device]
         key = *whose, draft.kind, where, len(inputs), *made, -1, *read, -1, *ranks
@@ -497,14 +501,14 @@ class Blocks:
         return self.arena.put([*words, *head]) + len(words)
 
     def _sum_takes(self, draft: ShardDraft, inputs: Sequence[Piece], tensor: Tensor) -> SumTakes:
-        """Time and place of a sum: equal for all of one size on one device."""
+        """The time and devices of a sum; equal for all sums of a size on a device."""
         put, rounded = self.arena.put, self.prepared.memory.rounded
         sizes = put([rounded(made.bytes) for made in draft.tensors])
         shaped = draft.fields["attrs"].get("in") is not None and not self.prepared.cluster.hosted
         read = () if shaped else tuple(part_of(tensor, region) for _, _, region in inputs)
         names = tuple(f"read:{at}" for at in range(len(read)))
         op = Op("sum", draft.kind, inputs=names, outputs=tuple(draft.tensors), **draft.fields)
-        if shaped:  # of what it reads its cost needs no more than the shapes
+        if shaped:  # its cost depends only on the shapes in its attributes, not on its inputs
             graph = Graph.trusted("sum", (op,))
             return COMPUTE, self._ps(graph, 0, self.device_kinds[draft.device]), (), 0, sizes, ()
         graph = Graph("sum", (Op("read", "parameter", outputs=read), op))
@@ -522,8 +526,8 @@ class Blocks:
 
 
 def _dispatches(prepared: Prepared, devices: Sequence[int]) -> list[int]:
-    """How many dispatches a sum (the second op) has on these devices, then the device, ps and
-    launches of each; nothing where no device has a host.
+    """The number of dispatches of a sum (the second op) on these devices, then the device, ps and
+    launches of each; empty where no device has a host.
     """
     hosted = [d for d in sorted(set(devices)) if prepared.cluster.host_of(d) is not None]
     if not prepared.cluster.hosted:
@@ -535,7 +539,7 @@ def _dispatches(prepared: Prepared, devices: Sequence[int]) -> list[int]:
 
 
 def _runs(split: SplitOp) -> tuple[Sequence[Part], Sequence[int]]:
-    """One part of each sort that runs the same, and by part which of these it is."""
+    """A representative of each set of parts that run the same, and the set's number by part."""
     if split.cut is not None:
         return split.cut.runs, split.cut.same
     first: dict[int, int] = {}
@@ -549,7 +553,7 @@ def _runs(split: SplitOp) -> tuple[Sequence[Part], Sequence[int]]:
 
 
 def _flat(region: Region | None, rank: int) -> list[int]:
-    """The starts and stops of a region; zeros of a rank where there is none."""
+    """The starts and stops of a region; zeros for ``rank`` dimensions where there is none."""
     return [0] * (2 * rank) if region is None else list(chain.from_iterable(region))
 
 

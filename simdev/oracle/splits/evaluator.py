@@ -1,9 +1,8 @@
-"""The compiled path of strategies that split ops: one ready to be evaluated, changed op by op.
+"""The compiled path of strategies that split ops: strategies as columns, which change op by op.
 
-The oracle makes a ``SplitEvaluator``, and sessions keep a ``SplitStrategy``. A strategy or a
-cluster with a rule that the kernels do not know is refused by ``require_covered``, and lowering
-answers. Lifetimes of buffers (rule 7) follow ``lowering.build``, here and in
-``placements/evaluator.py``.
+The oracle makes a ``SplitEvaluator``, and sessions keep a ``SplitStrategy``. ``require_covered``
+refuses a strategy or a cluster with a rule that the kernels lack; then lowering answers. Lifetimes
+of buffers (rule 7) follow ``lowering.build``, here and in ``placements/evaluator.py``.
 """
 
 from __future__ import annotations
@@ -74,13 +73,14 @@ from .hosts import device_of
 from .program import SplitProgram, take_back
 from .run import add_loads, row_of, run
 
-# Exact peaks of memory of a strategy: the buffers that ``lowering.build`` makes, from a record.
+# Exact peaks of memory of a strategy: the buffers that ``lowering.build`` makes, from a recorded
+# run.
 
 
 @jitable
 def add(v: Events, most: int, device: int, size: int, begin: int, end: int) -> None:
-    """One buffer."""
-    # Counted even where there is no room: the caller sees that, makes room and tries again.
+    """Add a buffer, if there is room."""
+    # Counted even without room: the caller sees from the count how much room to make.
     n = v.cell[BUFFERS]
     v.cell[BUFFERS] = n + 1
     if n < most:
@@ -91,7 +91,9 @@ def add(v: Events, most: int, device: int, size: int, begin: int, end: int) -> N
 def read_until(
     t: Columns, w: Work, r: Record, v: Events, q: Rules, most: int, row: int, bases: int
 ) -> None:
-    """Until when each output of a row is read, to ``v.end``; and the copies of what is sent."""
+    """Write the end of the last read of each output of a row to ``v.end``, and add the buffers of
+    the copies that its transfers make.
+    """
     fans = t.fans
     ref = w.of[row]
     slot, part = ref >> PART_BITS, ref & PART_MASK
@@ -108,7 +110,7 @@ def read_until(
         v.end[base] = max(v.end[base], r.received[sent])
         for k in range(at + 4, at + 4 + count):
             until = max(until, r.finish[row_of(t, w, fans[k])])
-        # A received copy is an allocation of its own, rounded as the allocator rounds.
+        # A received copy is a separate allocation, rounded as the allocator rounds.
         size = -(-fans[at + 1] // q.unit) * q.unit
         add(v, most, fans[at] % t.devices, size, r.sent[sent], until)
         at, sent = at + 4 + count, sent + 1
@@ -118,7 +120,7 @@ def read_until(
 def row_buffers(
     t: Columns, w: Work, r: Record, v: Events, q: Rules, most: int, row: int, peak: Ints
 ) -> None:
-    """The buffers of one row."""
+    """Add the buffers of a row, and its persistent bytes to ``peak``."""
     arena = t.arena
     slot, part = w.of[row] >> PART_BITS, w.of[row] & PART_MASK
     start, finish = r.start[row], r.finish[row]
@@ -151,8 +153,8 @@ def peaks_of(
     step_ps: int,
     peak: Ints,
 ) -> int:
-    """Raise ``peak``, the bytes reserved on every device, to its peak, where there is a record;
-    returns the step time in ps, or minus a fault. There is room for ``most`` buffers.
+    """Raise ``peak``, the bytes reserved on every device, to the device's peak, where the run was
+    recorded; returns the step time in ps, or minus a fault. There is room for ``most`` buffers.
     """
     if r is None or step_ps < 0:
         return step_ps
@@ -178,27 +180,28 @@ def evaluate(
     most: int,
     peaks: Ints,
 ) -> int:
-    """The step time in ps, or minus a fault; see ``peaks_of``. 0 in place of hosts, or of a record
-    and events, where there are none.
+    """The step time in ps, or minus a fault; see ``peaks_of``. Callers pass 0 in place of hosts, or
+    of a record and events, where there are none.
     """
     t, q, w, r = open_columns(columns), open_rules(rules), open_work(work), open_record(record)
     step_ps = run(t, q, w, r, open_hosts(hosts))
     return peaks_of(t, q, w, r, open_events(events), most, step_ps, bare(peaks))
 
 
-# Which strategies and questions the compiled path of splits knows.
+# Strategies and questions that the compiled path of splits covers.
 
 FREE = ("placement", "partition", "sync", "collectives", "order")
 ORDERS = Order("fifo"), Order("program")
 COVERED = ("all-reduce", "parameter-server", "sharded")
-"""Ways to add gradients up, each tensor by itself."""
+"""Values of ``sync`` that reduce each gradient by itself."""
 FREE_OF_COLLECTIVES = ("algorithm", "cost", "tables", "chunks")
-"""Fields of a strategy, and of its collectives, that may be anything here; others must be left out.
+"""Fields of a strategy (FREE) and of its collectives that may have any value here; all others must
+have their defaults.
 """
 
 
 def require_covered(prepared: Prepared, strategy: Strategy) -> None:
-    """Raise NotCoveredError where lowering has to answer for the strategy, or the question."""
+    """Raise NotCoveredError where the kernels do not cover the strategy or the question."""
     default, ops = Strategy(), prepared.graph.ops
     covered = (
         strategy.sync in COVERED
@@ -217,7 +220,7 @@ def require_covered(prepared: Prepared, strategy: Strategy) -> None:
 
 
 def _equal(value: Any, other: Any, but: Sequence[str]) -> bool:
-    """Whether two values of a dataclass have equal fields, some left out."""
+    """Whether two values of a dataclass have equal fields, apart from the fields ``but``."""
     names = (field.name for field in fields(other) if field.name not in but)
     return all(getattr(value, name) == getattr(other, name) for name in names)
 
@@ -225,15 +228,15 @@ def _equal(value: Any, other: Any, but: Sequence[str]) -> bool:
 ROUNDS = (5, 9, 2, 13)
 """Bits of rounds on the heap, tried in turn: few leave more room for times that lie far apart."""
 WASTE = 8
-"""Fans are written anew when all of them take so many times the room of those in use."""
-NO: Any = 0  # in place of a table that an evaluation does without
-ROWS_AT_FIRST, WORDS = 1 << 12, 1 << 16  # room for rows and for asks, and for fans
-BY_ROW = 8  # buffers, or dispatches, of a row that there is room for
-OF_SLOT = 6  # columns by slot: block, state, count, fan, wait, first
+"""Fans are all written again when they take this many times the words of the fans in use."""
+NO: Any = 0  # the argument in place of a table that an evaluation does not need
+ROWS_AT_FIRST, WORDS = 1 << 12, 1 << 16  # first sizes: rows and asks, and words of fans
+BY_ROW = 8  # buffers, or dispatches, for each row that there is room for
+OF_SLOT = 6  # columns by slot: block, devices_of, parts, fan, wait, first
 
 
 class SplitStrategy:
-    """A strategy as columns. ``change`` makes it another one, until ``keep`` or ``back``."""
+    """A strategy as columns. ``change`` changes it; then ``keep`` or ``back`` must follow."""
 
     def __init__(self, blocks: Blocks, strategy: Strategy) -> None:
         """Raises NotCoveredError, InputError."""
@@ -261,8 +264,8 @@ class SplitStrategy:
         self.keep()
 
     def _read(self, graph: Graph) -> None:
-        """Columns of what reads what. An entry is one read of an output, a group the entries of one
-        op and one reader.
+        """Make the columns of reads. An entry is a read of an output by an operand; a group has the
+        entries of an op and a reader.
         """
         ops = len(graph.ops)
         every = sorted(
@@ -295,7 +298,9 @@ class SplitStrategy:
         self._fixed = list(map(_ints, columns))
 
     def _how(self, reader: int, operand: int) -> int:
-        """How the parts of an op read an operand."""
+        """The way in which the parts of an op read an operand: VALUES, STATISTICS, SHAPE or
+        ANY_PART.
+        """
         ops, op = self.prepared.graph.ops, self.problem.readings[reader]
         if op.shape_only(operand):
             return ANY_PART if op.any_part(operand) else SHAPE
@@ -303,10 +308,10 @@ class SplitStrategy:
         backward = statistics_of(ops[reader].kind) == ops[producer].kind
         return STATISTICS if backward else VALUES
 
-    # Room
+    # Work space
 
     def _place_columns(self) -> None:
-        """The columns as kernels take them; again where one has moved."""
+        """Make the table of columns for kernels; needed again when an array was replaced."""
         self._arena = self.blocks.arena.data
         ops, devices = len(self.prepared.graph.ops), len(self.prepared.cluster.devices)
         sizes = ops, self._slots.shape[1], devices
@@ -345,7 +350,7 @@ class SplitStrategy:
         self._live = self._end
 
     def _fill(self, changed: Iterable[int], dirty: Iterable[int]) -> None:
-        """The blocks of changed ops, and the fans of dirty ones. Raises NotCoveredError."""
+        """Write the blocks of changed ops, and the fans of dirty ones. Raises NotCoveredError."""
         program, ops = self.program, len(self.prepared.graph.ops)
         for i in changed:
             split = program.ops[i]
@@ -363,8 +368,8 @@ class SplitStrategy:
         if not self._write(_ints(dirty), _ints(waiting)):
             if self._every_sum:
                 raise NotCoveredError
-            # Perhaps sums that only some parts need, beside others that go on with statistics of
-            # their own.
+            # Possibly a sum that only some parts need, while others use the statistics of their own
+            # part: try again with all sums.
             self._every_sum = True
             self._fill(range(ops), range(ops))
 
@@ -379,8 +384,8 @@ class SplitStrategy:
         block[slot], count[slot] = self.blocks.sums(self.program, sums)
 
     def _needed(self, tensor: tuple[int, int]) -> bool:
-        """Whether some reader may want the values, not the statistics or the partial result of its
-        own part.
+        """Whether any reader may need the values of a tensor, rather than the statistics or the
+        partial result of its own part.
         """
         return any(
             read == tensor and self._how(reader, operand) == VALUES
@@ -390,7 +395,7 @@ class SplitStrategy:
         )
 
     def _write(self, dirty: Ints, waiting: Ints) -> bool:
-        """Let the kernels write; whether nothing was asked for that is not there."""
+        """Let the kernels write fans and waits; False where a reader needs an unwritten sum."""
         while True:
             words, work = (self._columns.words, self._fan_work.words), self._fan_work.columns
             end = fans(*words, dirty, waiting, self._end, len(self._fans))
@@ -406,7 +411,9 @@ class SplitStrategy:
     # Changes
 
     def change(self, changes: Mapping[int, Resolved | None]) -> bool:
-        """Other configurations of ops (None: they follow); where it is False, go ``back``."""
+        """Give ops other configurations (None: they follow their producers). Where the result is
+        False, the caller must go ``back``.
+        """
         if not all(self.program.takes(*change) for change in changes.items()):
             return False
         try:
@@ -428,7 +435,7 @@ class SplitStrategy:
             self._fill(changed, dirty)
         if self._every_sum == every_sum:
             self._add_loads(dirty, 1)
-        else:  # then all were filled
+        else:  # all ops were filled again
             self._loads[:] = 0
             self._add_loads(range(len(self.prepared.graph.ops)), 1)
 
@@ -437,7 +444,7 @@ class SplitStrategy:
         add_loads(*words, self._loads, _ints(ops), sign)
 
     def keep(self) -> None:
-        """Make what it is now the one to go back to."""
+        """Make the current strategy the one to which ``back`` returns."""
         self.program.log.clear()
         self.program.before.clear()
         if self._end > WASTE * self._live:
@@ -445,14 +452,14 @@ class SplitStrategy:
         self._kept = self._slots.copy(), self._given.copy(), self._loads.copy(), self._end
 
     def back(self) -> None:
-        """Undo all changes since it was last kept."""
+        """Undo all changes since the last ``keep``."""
         take_back(self.program.log)
         self.program.before.clear()
         self._slots[:], self._given[:], self._loads[:], self._end = self._kept
 
     def become(self, strategy: Strategy) -> bool:
-        """Change to another strategy of the same question, where that is a change of some
-        configurations; else it is of no more use.
+        """Change to another strategy of the same question, where only configurations differ, and
+        keep it; where the result is False, this object must not be used any more.
         """
         splits = {"partition": self.strategy.partition, "placement": self.strategy.placement}
         if replace(strategy, **splits) != self.strategy:  # type: ignore[arg-type]
@@ -473,14 +480,14 @@ class SplitStrategy:
     # Answers
 
     def step_ps(self, limit_ps: int = NEVER) -> int | None:
-        """The step time in ps, WORSE where it is sure to exceed a limit; None where lowering has to
-        answer.
+        """The step time in ps, WORSE where it is sure to exceed the limit; None where lowering has
+        to answer.
         """
         return self._until_it_fits(lambda: (NO, NO, 0), limit_ps)
 
     def cost(self, limit_ps: int = NEVER) -> Cost | None:
-        """Step time and memory, EXCEEDING where it is sure to exceed a limit; None where lowering
-        has to answer.
+        """Step time and memory, EXCEEDING where the step is sure to exceed the limit; None where
+        lowering has to answer.
         """
         step_ps = self._until_it_fits(self._room, limit_ps)
         if step_ps == WORSE:
@@ -488,7 +495,7 @@ class SplitStrategy:
         return None if step_ps is None else Cost.of(step_ps, self._peaks.tolist(), self._limits)
 
     def _room(self) -> tuple[Ints, Ints, int]:
-        """Room for a record and for so many buffers."""
+        """The words of a record and of events, and the number of buffers there is room for."""
         most = self._work.most_rows
         if self._memory is None or self._memory[0] < most:
             events = Table.of(events_for(BY_ROW * most, len(self._reserved), MOST_BASES, 0))
@@ -498,8 +505,8 @@ class SplitStrategy:
         return record.words, events.words, BY_ROW * most
 
     def _until_it_fits(self, room: Callable[[], tuple[Any, Any, int]], limit_ps: int) -> int | None:
-        """The step time in ps, with as much room and as few bits for rounds as it takes; or WORSE,
-        or None.
+        """The step time in ps, or WORSE, or None; tried with more room, and with other numbers of
+        bits for rounds, until a run ends without their faults.
         """
         for bits in dict.fromkeys((self._rounds, *ROUNDS)):
             step_ps = -FULL
@@ -519,14 +526,14 @@ class SplitStrategy:
 
     @property
     def tasks(self) -> int:
-        """How many tasks the last evaluation had."""
+        """The number of tasks in the last evaluation."""
         cell = self._work.cell
         dispatches = 0 if self._hosts is None else self._hosts.columns.cell[ENTRIES]
         return int(cell[ROWS] + cell[SENT] + dispatches)
 
 
 class SplitEvaluator:
-    """The strategies of one oracle that the compiled path answers; what they need is made once."""
+    """Evaluates the strategies of an oracle on the compiled path; they share their blocks."""
 
     def __init__(self, prepared: Prepared) -> None:
         self.prepared = prepared
@@ -551,11 +558,11 @@ class SplitEvaluator:
             return None
 
     def cost(self, strategy: Strategy) -> Cost | None:
-        """The cost of a strategy (no short form), by changing the last one that was evaluated where
-        that can be; None where lowering has to answer.
+        """The cost of a strategy (no short form), by changing the strategy evaluated last where
+        possible; None where lowering has to answer.
         """
         with self._lock:
-            split, self._last = self._last, None  # another thread starts anew
+            split, self._last = self._last, None  # meanwhile another thread makes a new one
         if split is None or not split.become(strategy):
             split = self.start(strategy)
         if split is None:

@@ -1,10 +1,11 @@
-"""Who is handed what of the parts of one op: readers where they lie, transfers, and what everybody
-waits for.
+"""Fans: the readers of the parts of an op on their own devices, the transfers to other devices, and
+the number of pieces that each reader waits for.
 
-A fan holds, for some sources (parts of an op, or sums of a tensor), where the readers of each begin
-and where its transfers do; then these: a reader is ``base << REF_BITS | reference``, a transfer its
-route, bytes, base, how many readers it serves and their references. A base is the number of an
-output among those of its source.
+A fan describes some sources (parts of an op, or sums of a tensor). First it has, for each source,
+the places where its local readers and where its transfers begin; then the readers and transfers
+themselves. A reader is ``base << REF_BITS | reference``; a transfer is its route, bytes, base, the
+number of readers that it serves, and their references. A base is the number of an output among the
+outputs of its source.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ from .pieces import HERE, ask, clear
 
 @jitable
 def emit(t: Columns, w: FanWork, first: int, count: int) -> int:
-    """Write the fan of some sources: for each where its readers here begin, then where its
-    transfers do, then all.
+    """Write the fan of ``count`` sources from ``first`` on (see the top of the module); returns
+    where it begins.
     """
     fans = t.fans
     fan = w.cell[END]
@@ -64,12 +65,12 @@ def emit(t: Columns, w: FanWork, first: int, count: int) -> int:
 
 @jitable
 def line_up(w: FanWork, sources: int) -> None:
-    """The asks of each source: those where it lies, in order; those of others by output, device,
-    then order.
+    """Make the lists of each source's asks: those on its device in their order, those on other
+    devices by output, then device, then order.
     """
     for source in range(sources):
         w.source_local[source], w.source_sent[source] = NONE, NONE
-    # Backwards, so that pushing each in front leaves equal ones in the order of asking.
+    # Backwards, since asks are inserted in front: so equal ones stay in their order.
     for e in range(w.cell[ASKS] - 1, -1, -1):
         source = w.ask_source[e]
         if w.ask_to[e] == HERE:
@@ -88,7 +89,7 @@ def line_up(w: FanWork, sources: int) -> None:
 
 @jitable
 def emit_sums(t: Columns, w: FanWork, op: int, output: int) -> None:
-    """Write the fan of the sums of a tensor, what they wait for, and who reads them first."""
+    """Write the fan of the sums of a tensor, the pieces they wait for, and their first readers."""
     cell, fans = w.cell, t.fans
     slot, first = t.ops + t.tensor_ptr[op] + output, w.source_ptr[output]
     if t.parts[slot] == 0:
@@ -114,7 +115,7 @@ def emit_sums(t: Columns, w: FanWork, op: int, output: int) -> None:
 
 @jitable
 def fan_out(t: Columns, w: FanWork, op: int, most: int) -> None:
-    """Write the fans of an op and of its sums; ``most`` words of fans may be used."""
+    """Write the fans of an op and of its sums, into at most ``most`` words of fans."""
     cell = w.cell
     sources, parts, tensors = clear(t, w, op), 0, t.tensor_ptr[op + 1] - t.tensor_ptr[op]
     if cell[WRONG] == 0:
@@ -138,7 +139,7 @@ def fan_out(t: Columns, w: FanWork, op: int, most: int) -> None:
 
 @jitable
 def count_waits(t: Columns, w: FanWork, op: int) -> None:
-    """Write for how many pieces each part of an op waits, over all that it reads."""
+    """Write the number of pieces that each part of an op waits for, over all its operands."""
     at, parts = w.cell[END], t.parts[op]
     t.wait[op], w.cell[END] = at, at + parts
     for part in range(parts):
@@ -153,8 +154,8 @@ def count_waits(t: Columns, w: FanWork, op: int) -> None:
 
 @jit
 def fans(columns: Ints, work: Ints, dirty: Ints, waiting: Ints, end: int, most: int) -> int:
-    """Write the fans of some ops, and the waits of others, from ``end`` on; the new end. Not all is
-    written where the cell WRONG tells so.
+    """Write the fans of the ops ``dirty``, and the waits of the ops ``waiting``, from ``end`` on;
+    returns the new end. Where the cell WRONG is set, they are incomplete.
     """
     t, w = open_columns(columns), open_fan_work(work)
     w.cell[END], w.cell[WRONG] = end, 0

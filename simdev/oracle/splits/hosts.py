@@ -1,8 +1,9 @@
-"""In which order devices run pieces and sums, and what hosts dispatch when (see cluster.py).
+"""The order in which devices run pieces and sums, and the dispatches of hosts (see cluster.py).
 
-Hosts dispatch by place in the file, pieces of one op by device and behind the sums that are written
-before them; without hosts, program order is that of the rows. A collective has a dispatch on every
-rank and waits for all of them. ``run.py`` calls ``begin``. The order is that of ``lowering.turns``.
+Hosts dispatch ops in the order of the file, the pieces of an op by device, after the sums that are
+written before them; without hosts, program order is the order of rows. A collective has a dispatch
+on every rank and waits for all of them. ``run.py`` calls ``begin``. The order equals that of
+``lowering.turns``.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ from .columns import (
 
 @jitable
 def device_of(t: Columns, slot: int, part: int) -> int:
-    """The device that a part or a sum holds; NONE: a collective, which holds queues."""
+    """The device that a part or a sum holds; NONE for a collective, which holds queues."""
     if slot < t.ops:
         return t.arena[t.devices_of[slot] + part]
     where = t.arena[t.block[slot] + ROW + part]
@@ -50,14 +51,14 @@ def device_of(t: Columns, slot: int, part: int) -> int:
 
 @jitable
 def last_row(t: Columns, w: Work, slot: int) -> int:
-    """The row after the pieces of an op."""
+    """The row after the last piece of an op."""
     return w.base[slot + 1] if slot + 1 < t.ops else w.cell[ROWS]
 
 
 @jitable
 def place_rows(t: Columns, w: Work, slot: int) -> None:
-    """The rows of an op as hosts dispatch them: the sums before its pieces, then these by
-    device.
+    """Write the rows of an op to ``turn`` in the order of dispatches: the sums before its pieces,
+    then the pieces by device.
     """
     begin, end = w.base[slot], last_row(t, w, slot)
     first = begin
@@ -75,7 +76,7 @@ def place_rows(t: Columns, w: Work, slot: int) -> None:
 
 @jitable
 def insert(t: Columns, w: Work, slot: int, row: int, first: int, turn: int) -> None:
-    """Insert a piece among those of its op: mostly they are in the order of their devices."""
+    """Insert a piece among those of its op, by device (mostly they are in this order already)."""
     devices = t.devices_of[slot]
     device, at = t.arena[devices + (w.of[row] & PART_MASK)], turn
     while at > first and t.arena[devices + (w.of[w.turn[at - 1]] & PART_MASK)] > device:
@@ -86,7 +87,7 @@ def insert(t: Columns, w: Work, slot: int, row: int, first: int, turn: int) -> N
 
 @jitable
 def line_up(t: Columns, w: Work, h: Hosts, row: int, how: int) -> None:
-    """A row waits for the one before it on its device, where that runs its rows in this way."""
+    """Let a row wait for the row before it on its device, if the device's order is ``how``."""
     device = device_of(t, w.of[row] >> PART_BITS, w.of[row] & PART_MASK)
     if device != NONE and h.in_order[device] == how:
         stand_behind(w, h, row, device)
@@ -94,16 +95,16 @@ def line_up(t: Columns, w: Work, h: Hosts, row: int, how: int) -> None:
 
 @jitable
 def dispatch_all(t: Columns, w: Work, h: Hosts, waits: bool) -> None:
-    """The dispatches of all rows, in the order of hosts. Sums never block: they are none of the
-    graph's ops.
+    """Put the dispatches of all rows, in the order of hosts. Sums never block a thread: they are
+    not ops of the graph.
     """
     arena, entry = t.arena, 0
     clear_hosts(h, waits)
     for turn in range(w.cell[ROWS]):
         row = w.turn[turn]
         slot, part = w.of[row] >> PART_BITS, w.of[row] & PART_MASK
-        # Where device, ps and launches of a dispatch are: column by column of a part, side by side
-        # of a sum, which may have several.
+        # Offsets of a dispatch's device, ps and launches: parts have them in columns, sums (which
+        # may have several dispatches) side by side.
         count, stops = 1, 0
         if slot < t.ops:
             at, stride, stops = t.devices_of[slot] + part, t.parts[slot], h.blocks[slot]
@@ -121,8 +122,8 @@ def dispatch_all(t: Columns, w: Work, h: Hosts, waits: bool) -> None:
 
 @jitable
 def begin(t: Columns, w: Work, h: Hosts) -> None:
-    """Before any row is taken up, every row waits for its dispatches, and in order for the one
-    before it on its device.
+    """Before any row is taken up, let every row wait for its dispatches and, on devices that run
+    their rows in order, for the row before it.
     """
     clear_hosts(h, False)
     for row in range(w.cell[ROWS]):
@@ -147,17 +148,17 @@ def begin(t: Columns, w: Work, h: Hosts) -> None:
 
 @jitable
 def fault_of(h: Hosts) -> int:
-    """Why dispatches that wait cannot be told here; 0 where they can."""
+    """The fault where dispatches that wait for tasks are not covered here; 0 where they are."""
     for device in range(h.devices):
-        if h.whole[device] != NONE:  # beside a captured step: rare enough for lowering
+        if h.whole[device] != NONE:  # together with a captured step, which is left to lowering
             return LONG
     return FULL if h.cell[ENTRIES] > h.most else 0
 
 
 @jitable
 def sort_roots(w: Work) -> None:
-    """A row that reads nothing goes on the heap if it waits for its dispatch alone, and stays a
-    root if it waits for nothing.
+    """Put roots that wait only for their dispatch on the heap; those that wait for nothing stay
+    roots.
     """
     roots, w.cell[ROOTS] = w.cell[ROOTS], 0
     for k in range(roots):
@@ -171,6 +172,6 @@ def sort_roots(w: Work) -> None:
 
 @jitable
 def check_end(w: Work) -> None:
-    """An order that contradicts what rows read leaves some of them waiting."""
+    """Set a fault where rows were left waiting: the order then contradicts their inputs."""
     if w.cell[DONE] < w.cell[ROWS] and w.cell[FAULT] == 0:
         w.cell[FAULT] = LONG

@@ -1,8 +1,8 @@
-"""The asks of the readers of one op: pieces of its parts, views, and sums of its partial results.
+"""The asks of the readers of an op: pieces of its parts, views, and sums of its partial results.
 
-The order of everything is that of ``lowering.partition``: readers in program order, their parts,
-operands, and the grid's places; a sum is written when it is first read. A change of its rules of
-reading is one here. ``fan.py`` calls ``ask``.
+Asks have the order of ``lowering.partition``: readers in program order, then their parts, operands,
+and the places of the grid; a sum is written when it is first read. A change of the reading rules
+there must be made here too. ``fan.py`` calls ``ask``.
 """
 
 from __future__ import annotations
@@ -47,17 +47,17 @@ from .columns import (
     FanWork,
 )
 
-# Regions of tensors in the layouts that blocks.py writes: the places of a grid that they touch.
+# Regions of tensors, and the places that they touch in the grids that blocks.py writes.
 
 
 class Output(NamedTuple):
-    """One output of the op in hand."""
+    """An output of the current op."""
 
     op: int
     sums: int  # the slot of its sums
-    first: int  # the first of these among the sources
+    first: int  # the source number of its first sum
     number: int
-    layout: int  # where the arena holds its layout
+    layout: int  # the arena offset of its layout
     rank: int
 
 
@@ -65,15 +65,15 @@ class Reading(NamedTuple):
     """A part that reads an output."""
 
     op: int
-    ref: int  # its reference
+    ref: int  # the reference of the part
     place: int  # part << PART_BITS | operand
-    to: int  # its device
-    need: int  # where the arena holds the region that it reads
+    to: int  # the device of the part
+    need: int  # the arena offset of the region that it reads
 
 
 @jitable
 def output_of(t: Columns, w: FanWork, op: int, number: int) -> Output:
-    """An output of the op in hand."""
+    """The output ``number`` of the current op."""
     layout = t.arena[t.arena[t.block[op] + LAYOUTS] + number]
     sums = t.ops + t.tensor_ptr[op] + number
     return Output(op, sums, w.source_ptr[number], number, layout, t.arena[layout + RANK])
@@ -81,7 +81,7 @@ def output_of(t: Columns, w: FanWork, op: int, number: int) -> Output:
 
 @jitable
 def size_of(t: Columns, layout: int, volume: int) -> int:
-    """Bytes of a part of a tensor, rounded up."""
+    """The bytes of ``volume`` elements of a tensor, rounded up."""
     return -(-t.arena[layout + BYTES] * volume // t.arena[layout + ELEMENTS])
 
 
@@ -99,8 +99,8 @@ def first_above(t: Columns, column: int, low: int, high: int, value: int) -> int
 
 @jitable
 def touch(t: Columns, w: FanWork, layout: int, need: int) -> bool:
-    """Set the places of a grid that share a point with a region, by dimension; whether there are
-    any.
+    """Set ``low``, ``at`` and ``high`` to the places of a grid that share a point with a region, by
+    dimension; returns whether there are any.
     """
     arena = t.arena
     for d in range(arena[layout + RANK]):
@@ -110,7 +110,7 @@ def touch(t: Columns, w: FanWork, layout: int, need: int) -> bool:
         low = first_above(t, stops, 0, n, begin)
         high = first_above(t, starts, low, n, end - 1)
         if begin == end:
-            # A tensor without elements is read and sent all the same.
+            # A region without elements is read and sent all the same.
             at = first_above(t, stops, 0, n, begin - 1)
             if at < n and arena[starts + at] == begin and arena[stops + at] == end:
                 low, high = at, at + 1
@@ -122,9 +122,7 @@ def touch(t: Columns, w: FanWork, layout: int, need: int) -> bool:
 
 @jitable
 def next_place(w: FanWork, rank: int) -> bool:
-    """Go to the next of the places that are touched, the last dimension fastest; whether there is
-    one.
-    """
+    """Go to the next touched place, the last dimension fastest; returns whether there is any."""
     d = rank - 1
     while d >= 0:
         w.at[d] += 1
@@ -137,7 +135,9 @@ def next_place(w: FanWork, rank: int) -> bool:
 
 @jitable
 def cut(t: Columns, w: FanWork, layout: int, need: int) -> bool:
-    """Take the piece of a region at the place in hand; whether it is all that is there."""
+    """Set the current piece to the intersection of a region with the current place; returns whether
+    it is the whole place.
+    """
     arena = t.arena
     is_all = True
     for d in range(arena[layout + RANK]):
@@ -151,7 +151,7 @@ def cut(t: Columns, w: FanWork, layout: int, need: int) -> bool:
 
 @jitable
 def cell_at(t: Columns, w: FanWork, layout: int) -> int:
-    """Where the arena holds the cell of the place in hand, or NONE."""
+    """The arena offset of the cell of the current place, or NONE."""
     cell = t.arena[layout + CELLS]
     for d in range(t.arena[layout + RANK]):
         cell += w.at[d] * t.arena[layout + DIMS + 4 * d + 3]
@@ -160,7 +160,7 @@ def cell_at(t: Columns, w: FanWork, layout: int) -> int:
 
 @jitable
 def is_inside(t: Columns, need: int, region: int, rank: int) -> bool:
-    """Whether one region is a part of another one."""
+    """Whether the region ``need`` is inside the region ``region``."""
     for d in range(rank):
         if (
             t.arena[need + 2 * d] < t.arena[region + 2 * d]
@@ -172,13 +172,13 @@ def is_inside(t: Columns, need: int, region: int, rank: int) -> bool:
 
 HERE = -1
 VIEW = 1 << 20
-"""Numbers of views, after all outputs that are made."""
+"""The number of the first view of a source, above the numbers of all outputs."""
 
 
 @jitable
 def view_of(w: FanWork, source: int, base: int, rank: int) -> int:
-    """The number of the output of a source that holds the piece in hand, a view of ``base``; a new
-    one where needed.
+    """The number of the view of ``base`` that covers the current piece; where the source has no
+    such view, a new one.
     """
     v = w.source_view[source]
     while v != NONE:
@@ -200,7 +200,7 @@ def view_of(w: FanWork, source: int, base: int, rank: int) -> int:
 
 @jitable
 def keep_piece(w: FanWork, rank: int) -> int:
-    """Write the piece in hand to ``region``; where it is."""
+    """Copy the current piece to ``region``; returns its place there."""
     at = w.cell[REGIONS]
     w.cell[REGIONS] = at + 2 * rank
     for d in range(2 * rank):
@@ -210,20 +210,20 @@ def keep_piece(w: FanWork, rank: int) -> int:
 
 @jitable
 def take_piece(w: FanWork, rank: int, words: Ints, at: int) -> None:
-    """Let the region at this place of ``words`` be the piece in hand."""
+    """Set the current piece to the region at the place ``at`` of ``words``."""
     for d in range(2 * rank):
         w.piece[d] = words[at + d]
 
 
 @jitable
 def sum_row(t: Columns, x: Output, row: int) -> int:
-    """Where the arena holds one of the sums of a tensor."""
+    """The arena offset of a sum of a tensor."""
     return t.arena[t.block[x.sums] + ROW + row]
 
 
 @jitable
 def lies_on(t: Columns, x: Output, copy: int) -> int:
-    """The device of a copy, of which the arena holds row and base."""
+    """The device of a copy, whose row and base are at the arena offset ``copy``."""
     row, base = t.arena[copy], t.arena[copy + 1]
     if row >= OF_SUMS:
         return t.arena[sum_row(t, x, row - OF_SUMS) + DEVICES + base]
@@ -232,7 +232,7 @@ def lies_on(t: Columns, x: Output, copy: int) -> int:
 
 @jitable
 def source_of(t: Columns, x: Output, copy: int) -> int:
-    """The source that makes a copy."""
+    """The number of the source that makes a copy."""
     row = t.arena[copy]
     return x.first + row - OF_SUMS if row >= OF_SUMS else row
 
@@ -249,8 +249,8 @@ def hand(
     to: int,
     ref: int,
 ) -> None:
-    """A source on device ``here`` hands the piece in hand to a reader on device ``to`` (HERE:
-    wherever it lies); ``is_base``: it is all of the base.
+    """Add an ask: a reader on device ``to`` (HERE: any device) needs the current piece from a
+    source on device ``here``. ``is_base``: the piece is the whole output ``base``.
     """
     e = w.cell[ASKS]
     if e >= w.most_asks:
@@ -268,7 +268,7 @@ def hand(
 
 @jitable
 def begin_sum(t: Columns, w: FanWork, x: Output, row: int, a: Reading) -> None:
-    """A sum asks for what it reads, and is written before the part that first reads it."""
+    """Write a sum before the part ``a`` that first reads it: add the asks for its inputs."""
     arena, where, summed = t.arena, sum_row(t, x, row), x.first + row
     inputs = arena[where + INPUTS]
     to = HERE if arena[where + WHAT] == COLLECTIVE else arena[where + DEVICES]
@@ -289,15 +289,15 @@ def begin_sum(t: Columns, w: FanWork, x: Output, row: int, a: Reading) -> None:
 
 @jitable
 def need_sum(t: Columns, w: FanWork, x: Output, row: int, a: Reading) -> None:
-    """Write a sum and before it the sums that it reads, unless it is written already; the piece in
-    hand does not change.
+    """Write a sum, and before it the sums that it reads, unless they are written already. The
+    current piece does not change.
     """
     if w.source_written[x.first + row]:
         return
     kept = keep_piece(w, x.rank)
     inputs = t.arena[sum_row(t, x, row) + INPUTS]
     count, stride = t.arena[inputs], 3 + 2 * t.arena[inputs + 1]
-    for n in range(count + 1):  # its inputs, then itself: one call, since it is inlined
+    for n in range(count + 1):  # inputs, then the sum: a single call site, since it is inlined
         other = row
         if n < count:
             other = t.arena[inputs + 2 + n * stride] - OF_SUMS
@@ -309,7 +309,7 @@ def need_sum(t: Columns, w: FanWork, x: Output, row: int, a: Reading) -> None:
 
 @jitable
 def nearest(t: Columns, x: Output, copies: int, to: int) -> int:
-    """Where the arena holds the copy on a device, or else the first one."""
+    """The arena offset of the copy on a device, or else of the first copy."""
     for at in range(copies + 1, copies + 1 + 2 * t.arena[copies], 2):
         if lies_on(t, x, at) == to:
             return at
@@ -318,8 +318,8 @@ def nearest(t: Columns, x: Output, copies: int, to: int) -> int:
 
 @jitable
 def read_grid(t: Columns, w: FanWork, x: Output, addend: int, a: Reading) -> int:
-    """A part reads a region from the grid in which a tensor, or (addend -1) its values, lie; how
-    many pieces.
+    """Add the asks of a part that reads a region of a tensor in a grid: of the partial result
+    ``addend``, or (addend -1) of the summed values. Returns the number of pieces.
     """
     arena, layout = t.arena, x.layout
     if addend < 0:
@@ -344,9 +344,10 @@ def read_grid(t: Columns, w: FanWork, x: Output, addend: int, a: Reading) -> int
 
 @jitable
 def read_shape(t: Columns, w: FanWork, x: Output, any_part: bool, a: Reading) -> int:
-    """A part looks at the shape of a region, in any of the partial results; how many pieces.
+    """Add the asks of a part that needs only the shape of a region, from any of the partial
+    results. Returns the number of pieces.
 
-    ``any_part``: one piece will do, on its device if there is one, else the first.
+    ``any_part``: a single piece suffices, one on the part's device if there is any, else the first.
     """
     arena, pieces = t.arena, 0
     for here_only in range(1 if any_part else 0, -1, -1):
@@ -370,8 +371,8 @@ def read_shape(t: Columns, w: FanWork, x: Output, any_part: bool, a: Reading) ->
 
 @jitable
 def own_addend(t: Columns, x: Output, box: int, device: int) -> int:
-    """The partial result of a statistic made by the part with this box on this device, or by
-    another part there; NONE where there is none.
+    """The number of the partial result of a statistic that was made on this device, by the part
+    with this box if there is one, else by another part; NONE where there is none.
     """
     arena, places, best, differs = t.arena, 1, NONE, True
     for d in range(x.rank):
@@ -392,8 +393,9 @@ def own_addend(t: Columns, x: Output, box: int, device: int) -> int:
 
 @jitable
 def read_local(t: Columns, w: FanWork, x: Output, any_part: bool, a: Reading) -> None:
-    """A part reads a region of what is there on demand: of the first copy on its device that holds
-    it. ``any_part``: what the first copy there holds, or the first of all.
+    """Add the ask of a part that reads a region of an op available on demand: from the first copy
+    on its device that contains the region. ``any_part``: from the first copy on its device, or else
+    the first copy of all.
     """
     arena, devices, count = t.arena, t.devices_of[x.op], t.parts[x.op]
     regions, stride = arena[x.layout + CELLS], 1 + 2 * x.rank
@@ -416,10 +418,7 @@ def read_local(t: Columns, w: FanWork, x: Output, any_part: bool, a: Reading) ->
 
 @jitable
 def clear(t: Columns, w: FanWork, op: int) -> int:
-    """Nobody has asked yet.
-
-    Returns how many sources there are: the op's parts, then the sums of its outputs.
-    """
+    """Remove all asks. Returns the number of sources: the op's parts, then its outputs' sums."""
     cell = w.cell
     cell[ASKS], cell[VIEWS], cell[REGIONS], cell[BEGUN] = 0, 0, 0, 0
     sources = t.parts[op]
@@ -441,7 +440,7 @@ def clear(t: Columns, w: FanWork, op: int) -> int:
 
 @jitable
 def read_one(t: Columns, w: FanWork, op: int, entry: int, reader: int, part: int) -> int:
-    """A part of a reader reads one operand; how many pieces."""
+    """Add the asks of a part of a reader for one operand; returns the number of pieces."""
     arena = t.arena
     operand, how, block = t.entry_operand[entry], t.entry_how[entry], t.block[reader]
     rank = arena[arena[arena[block + NEEDS] + operand]]
@@ -469,7 +468,7 @@ def read_one(t: Columns, w: FanWork, op: int, entry: int, reader: int, part: int
 
 @jitable
 def ask(t: Columns, w: FanWork, op: int) -> int:
-    """Everything that the readers of an op ask for, in order; how many parts they have together."""
+    """Add the asks of all readers of an op, in order; returns the number of their parts."""
     parts = 0
     for group in range(t.group_ptr[op], t.group_ptr[op + 1]):
         reader = t.group_reader[group]

@@ -1,10 +1,10 @@
-"""The program of a strategy that changes: who runs what, redone only where a change reaches.
+"""The parts of every op of a changing strategy, recomputed only for the ops that a change affects.
 
-The rules are those of ``lowering.partition``, run op by op over a ``Sharding`` whose tables log
-their changes. Their answers are remembered, so that an op split as before costs a look into a
-dictionary. ``evaluator.py`` holds one. Where a rule there reads more than an op's configuration and
-the parts of its producers, the keys of answers (``_free``) and the ops to be replanned
-(``_reached``) have to grow.
+The rules of ``lowering.partition`` are run op by op over a ``Sharding`` whose tables log their
+changes. Results are remembered, so that an op split as before costs a dictionary look-up.
+``evaluator.py`` holds a ``SplitProgram``. If a rule comes to read more than an op's configuration
+and the parts of its producers, the keys of results (``_free``) and the ops to replan (``_reached``)
+have to grow.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _ABSENT = object()
 
 
 class Logged(dict[K, V]):
-    """A dict whose changes can be taken back: ``log`` holds what was there before."""
+    """A dict whose changes can be undone: ``log`` keeps the values before each change."""
 
     def __init__(self, log: Log) -> None:
         self.log = log
@@ -63,13 +63,13 @@ def take_back(log: Log) -> None:
 
 @dataclass(eq=False)
 class SplitOp:
-    """The parts of one op on their devices, with how its outputs lie: made once, however often they
-    come back.
+    """The parts of an op on their devices, with the layouts of its outputs: one object for each way
+    of splitting the op, used again whenever the way returns.
 
-    Where ``cut`` tells all parts axis by axis, they and their drafts are made where a rule asks for
-    them: few do. ``addend`` is which partial result the first part goes on with, ``partial`` are
-    the outputs in partial results, ``words`` is where the columns hold its geometry and its devices
-    (blocks.py).
+    Where ``cut`` describes all parts axis by axis, they and their drafts are only made when a rule
+    needs them, which few do. ``addend`` is the partial result that the first part computes with,
+    ``partial`` are the outputs in partial results, ``words`` are the arena offsets of its geometry
+    and its devices (blocks.py).
     """
 
     op: int
@@ -101,10 +101,10 @@ class SplitOp:
 
 @dataclass(eq=False)
 class Sums:
-    """How the values of a tensor that lies in partial results are made, cut along a dimension; by
-    ``make``, where somebody asks for it.
+    """The sums that make the values of a tensor in partial results, cut along a dimension (None:
+    not cut). ``make`` computes their grid when it is first needed.
 
-    ``words``: see ``SplitOp``; and how many sums there may be.
+    ``words``: the arena offset of their block, and the number of sums.
     """
 
     made: SplitOp
@@ -115,16 +115,15 @@ class Sums:
 
     @cached_property
     def grid(self) -> Grid:
-        """How the values lie."""
+        """The layout of the summed values."""
         return self.make()
 
 
-# What is there on demand under a strategy that changes: copies remembered by the parts of those
-# who read them.
+# Ops available on demand (leaves and their updates) under a changing strategy.
 
 
 class Copies(Demand):
-    """Copies of what is there on demand, remembered by the parts of their readers."""
+    """The copies of ops that are available on demand, remembered by the parts of their readers."""
 
     def __init__(self, problem: SplitProblem, planned: Mapping[int, SplitOp], log: Log) -> None:
         super().__init__(problem, {})
@@ -148,12 +147,12 @@ class Copies(Demand):
                 return super().of(i)
         key = i, tuple(map(id, lists))
         if key not in self._known:
-            self._known[key] = super().of(i), lists  # what is known by its id must live
+            self._known[key] = super().of(i), lists  # keys are ids, so the lists must stay alive
         self.copies[i] = self._known[key][0]
         return self.copies[i]
 
     def _calling(self, i: int) -> list[int]:
-        """The readers that call for copies of an op: not the update of it, which follows them."""
+        """The readers that need copies of an op: all but its update, which follows the copies."""
         if i not in self._readers:
             readers = dict.fromkeys(reader for reader, _ in self.readers.get(i, ()))
             updates = self.problem.updates
@@ -161,7 +160,7 @@ class Copies(Demand):
         return self._readers[i]
 
     def wanted(self, reader: int, operand: int) -> Iterable[tuple[Part, int]]:
-        """By part of a reader the copy of an operand that it calls for, and the device."""
+        """For each part of a reader, the copy of an operand that it needs, and its device."""
         split = self.planned.get(reader)
         if split is not None and split.cut is not None:
             producer, output = self.problem.read[reader][operand]
@@ -176,15 +175,15 @@ class Copies(Demand):
         return self.planned[i].placed if i in self.planned else self.of(i)
 
     def used(self) -> Iterable[int]:
-        """The devices of parts that are not there on demand."""
+        """The devices of the parts of all planned ops, which are not on demand."""
         return (device for split in self.planned.values() for device in split.devices)
 
 
 class SplitProgram:
-    """The parts of every op of a strategy, and what they become where some configurations change.
+    """The parts of every op of a strategy, updated when configurations change.
 
-    ``ops`` by op and ``sums`` by tensor are the current ones; ``log`` takes changes back;
-    ``before`` holds what was replaced since it was last cleared.
+    ``ops`` by op and ``sums`` by tensor are the current ones; ``log`` serves to undo changes;
+    ``before`` has the SplitOps that were replaced since it was last cleared.
 
     Raises NotCoveredError, InputError.
     """
@@ -199,8 +198,8 @@ class SplitProgram:
         self.before: dict[int, SplitOp] = {}
         self.sharding = Sharding(problem, Logged(self.log), Logged(self.log), self._add_up)
         self._asking = -1
-        self._replanned: dict[int, None] = {}  # by the last change
-        self._wholes: Logged[int, bool] = Logged(self.log)  # followers that looked at sums
+        self._replanned: dict[int, None] = {}  # ops replanned by the last change
+        self._wholes: Logged[int, bool] = Logged(self.log)  # following ops that looked at sums
         self._known: dict[Any, SplitOp] = {}
         self._by_list: dict[int, SplitOp] = {}
         self._known_sums: dict[Any, Sums] = {}
@@ -214,7 +213,7 @@ class SplitProgram:
             self._lay(i, self._op(i, self._copies.copies[i]), Local({}))
 
     def _read_columns(self) -> None:
-        """Who reads whom: of the ops in the plan, of leaves, of parameters."""
+        """Make the tables of readers: among ops in the plan, of leaves, and of parameters."""
         problem = self.problem
         self._position = {op: at for at, op in enumerate(problem.order)}
         self._in_plan = [
@@ -232,7 +231,7 @@ class SplitProgram:
         for update, (_, parameter) in problem.updates.items():
             self._updates_of.setdefault(parameter, []).append(update)
 
-    # The rules of Sharding, with what they give remembered
+    # The rules of Sharding, with remembered results
 
     def _split(self, i: int) -> SplitOp | None:
         resolved = self.configured.get(i)
@@ -242,7 +241,7 @@ class SplitProgram:
         self.sharding.divided[i] = resolved.time
         known = self._known_configured.get((i, id(resolved)))
         if known is None:
-            # what is known by its id must live
+            # The key is an id, so ``resolved`` must stay alive.
             known = self._configured(i, resolved), resolved
             self._known_configured[i, id(resolved)] = known
         return known[0]
@@ -259,7 +258,9 @@ class SplitProgram:
         return self._known[key]
 
     def _free(self, i: int) -> SplitOp | None:
-        """The parts of an op that is placed, or follows: remembered by the ops that it reads."""
+        """The parts of an op without a configuration, which is placed or follows its producers;
+        remembered by the SplitOps of its producers.
+        """
         problem = self.problem
         if problem.placed[i] != NOWHERE:
             whole = Placed(part(problem.readings[i], ()), problem.placed[i])
@@ -283,7 +284,7 @@ class SplitProgram:
         return op
 
     def _op(self, i: int, placed: list[Placed]) -> SplitOp:
-        """The one SplitOp of these parts."""
+        """The SplitOp of these parts; equal parts share an object."""
         divided = self.sharding.divided.get(i)
         known = self._by_list.get(id(placed))
         if known is not None and known.placed is placed and known.divided == divided:
@@ -296,8 +297,8 @@ class SplitProgram:
         return self._known[key]
 
     def _lay(self, i: int, op: SplitOp, local: Local | None = None) -> None:
-        """Let these be the parts of an op; ``local``: how its outputs lie, if it is there on
-        demand.
+        """Make ``op`` the current parts of op ``i``; ``local`` is the layout of its outputs, if the
+        op is available on demand.
         """
         if op.layouts is None:
             made = range(len(self.graph.ops[i].outputs))
@@ -312,8 +313,8 @@ class SplitProgram:
             self.sharding.layouts[i, k] = layout
 
     def _grid(self, op: SplitOp, k: int) -> Grid:
-        """How an output of an op lies; of an op that is cut axis by axis its cells are made only
-        where a rule asks for them.
+        """The layout of an output; if the op is cut axis by axis, its cells are only made when a
+        rule needs them.
         """
         sharding, cut = self.sharding, op.cut
         semantics = self.problem.readings[op.op].semantics
@@ -328,7 +329,7 @@ class SplitProgram:
         return Grid(dims, Cells(cells), reducer, cut.addends(k))
 
     def _add_up(self, tensor: TensorOf, layout: Grid, cut: int | None) -> Grid:
-        """How the values of a tensor lie, for Sharding."""
+        """The layout of the summed values of a tensor, for Sharding."""
         if self._asking >= 0:
             self._wholes[self._asking] = True
         if tensor not in self.sums:
@@ -336,9 +337,7 @@ class SplitProgram:
         return self.sums[tensor].grid
 
     def sums_of(self, tensor: TensorOf, cut: int | None) -> Sums:
-        """How the values of a tensor are added up: one answer for each way in which its op is
-        split.
-        """
+        """The sums of a tensor; one object for each way in which its op is split."""
         op, grid = self.ops[tensor[0]], self.sharding.layouts[tensor]
         assert isinstance(grid, Grid)
         key = id(op), tensor[1], cut
@@ -347,11 +346,11 @@ class SplitProgram:
             self._known_sums[key] = Sums(op, tensor[1], cut, sums)
         return self._known_sums[key]
 
-    # What changes
+    # Changes
 
     def takes(self, i: int, resolved: Resolved | None) -> bool:
-        """Whether an op may be configured so by ``change``: not where that makes others be there on
-        demand, or not.
+        """Whether ``change`` may give an op this configuration: not where it would change which ops
+        are available on demand.
         """
         problem = self.problem
         if resolved is not None:
@@ -361,7 +360,7 @@ class SplitProgram:
         return follows and not producers <= problem.on_demand
 
     def change(self, changes: Mapping[int, Resolved | None]) -> None:
-        """Other configurations of ops that are in the plan (None: they follow).
+        """Give ops of the plan other configurations (None: they follow their producers).
 
         Raises NotCoveredError, InputError.
         """
@@ -375,7 +374,7 @@ class SplitProgram:
         stale = self._stale_sums()
         readers = (reader for t in stale for reader in self._plan_readers.get(t[0], ()))
         if any(map(self._wholes.get, readers)):
-            # An op followed these sums as they were: then nothing that follows can be trusted.
+            # An op followed the old sums, so all ops that follow others are planned again.
             for tensor in list(self.sums):
                 self.sums.forget(tensor)
             self._replan(self._in_plan)
@@ -385,7 +384,7 @@ class SplitProgram:
         self._redo_copies()
 
     def _stale_sums(self) -> dict[TensorOf, int | None]:
-        """Sums that replanned ops read and now want in other chunks, with the cut wanted."""
+        """The sums that replanned ops read and now need with another cut, and this cut."""
         read = (tensor for i in self._replanned for tensor in self.problem.read[i])
         cuts = {t: self._first_cut(t) for t in dict.fromkeys(read) if t in self.sums}
         layouts = self.sharding.layouts
@@ -396,7 +395,7 @@ class SplitProgram:
         }
 
     def _replan(self, dirty: Iterable[int]) -> None:
-        """The parts and layouts of ops, then of those that they reach, producers first."""
+        """Compute the parts and layouts of ops and of all ops that they affect, producers first."""
         order, waiting = self.problem.order, [self._position[i] for i in dirty]
         heapify(waiting)
         done = -1
@@ -419,7 +418,7 @@ class SplitProgram:
                     heappush(waiting, self._position[reader])
 
     def _needed_sums(self, i: int, op: SplitOp) -> Iterable[tuple[TensorOf, int | None]]:
-        """The operands in partial results that an op needs as values: see ``Sharding``."""
+        """The operands in partial results whose values an op needs, with the cut (``Sharding``)."""
         layouts, cut, read = self.sharding.layouts, op.cut, self.problem.read[i]
         if op.addend is not None or not any(_is_partial(layouts.get(t)) for t in read):
             return ()
@@ -433,7 +432,7 @@ class SplitProgram:
         ]
 
     def _reached(self, i: int, before: SplitOp) -> list[int]:
-        """The readers whose parts may change since an op lies otherwise than before."""
+        """The readers whose parts may change after the parts of an op have changed."""
         partial, readers = before.partial | self.ops[i].partial, self._plan_readers.get(i, [])
         for k in partial:
             self.sums.forget((i, k))
@@ -443,19 +442,19 @@ class SplitProgram:
         return [r for r in readers if r not in configured and placed[r] == NOWHERE]
 
     def _first_cut(self, tensor: TensorOf) -> int | None:
-        """Along which dimension the first op of the plan that needs the values of a tensor wants
-        them cut.
+        """The dimension along which the values of a tensor are cut: as the first op of the plan
+        that needs them reads them; None for no cut.
         """
         for reader in self._plan_readers.get(tensor[0], ()):
             if self._wholes.get(reader) and tensor in self.problem.touched[reader]:
-                return None  # it looked for something to follow, before it could want any cut
+                return None  # the reader looked at the sums before its parts, and so a cut, existed
             for needed, cut in self._needed_sums(reader, self.ops[reader]):
                 if needed == tensor:
                     return cut
         return None
 
     def _redo_copies(self) -> None:
-        """The copies of leaves that changed ops read, and what follows from these."""
+        """Recompute the copies of leaves that changed ops read, and of the ops that follow them."""
         closure = dict.fromkeys(self._copies.unread)
         waiting = list(self.before)
         while waiting:

@@ -1,20 +1,20 @@
 """The recurrence of the execution contract over blocks and fans: no task graph is built.
 
-Like for placements (step.py there), one heap holds rows that are ready and rows whose transfers are
-due. Rows (tasks that compute, and collectives) are numbered as ``lowering.partition`` writes them,
-so that ties are decided alike. Devices serve rows as they become ready, or (hosts.py) in a fixed
-order. Few bits of an instant are left for rounds: where they do not do, the run ends with a fault,
-and is tried with more.
+As for placements (``placements/step.py``), a heap holds rows that are ready and rows whose
+transfers are due. Rows (tasks that compute, and collectives) are numbered as ``lowering.partition``
+writes them, so that ties have the same order. Devices serve rows as they become ready, or
+(hosts.py) in a fixed order. Few bits of an instant are left for rounds: where they do not suffice,
+the run ends with a fault, and is tried again with more.
 
-A run with a limit ends where it is sure to exceed it: the step lasts at least from now until a
-queue has held all tasks that it still has before it, one after the other. The load of each queue
-changes with the fans of a few ops, so it is kept from one evaluation to the next; to know paths as
-well takes a third of a run, and they tell no more (measured).
+A run with a limit ends where it is sure to exceed the limit: the step lasts at least until a queue
+has served all its remaining tasks, one after the other. The load of each queue changes with the
+fans of a few ops, so it is kept from one evaluation to the next. Bounds by paths would take a third
+of a run and stop no run earlier (measured).
 
-Everywhere ``t`` is the strategy, ``q`` the rules of the cluster and ``w`` the work of an
-evaluation; a record ``r`` and hosts ``h`` are None where an evaluation does without.
-``evaluator.py`` calls it. A queue that is held longer has to be in ``add_load``, too, else a limit
-ends a run too late or too early.
+In all functions ``t`` is the strategy, ``q`` the rules of the cluster and ``w`` the work space; a
+record ``r`` and hosts ``h`` are None where an evaluation does not need them. ``evaluator.py`` calls
+``run`` and ``add_loads``. A new rule that holds a queue longer also belongs in ``add_load``, else a
+limit ends runs too late or too early.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def length_of(t: Columns, slot: int, part: int) -> int:
 
 @jitable
 def sending_ps(q: Rules, route: int, size: int) -> int:
-    """How long a transfer of so many bytes takes over a route, its held latency included."""
+    """The ps that a transfer of ``size`` bytes takes over a route, with its held latency."""
     rate = q.route_class[route]
     ps = size * q.whole[rate] + q.route_held[route]
     if q.rest[rate]:
@@ -100,7 +100,7 @@ def sending_ps(q: Rules, route: int, size: int) -> int:
 
 @jitable
 def add_load(t: Columns, q: Rules, loads: Ints, slot: int, part: int, sign: int) -> None:
-    """Add to ``loads`` for how many ps a row and its transfers hold their queues."""
+    """Add to ``loads`` the ps for which a row and its transfers hold their queues."""
     fans, device, length = t.fans, device_of(t, slot, part), sign * length_of(t, slot, part)
     if device != NONE:
         loads[device] += length
@@ -113,7 +113,7 @@ def add_load(t: Columns, q: Rules, loads: Ints, slot: int, part: int, sign: int)
     while at < end:
         route, size, count = fans[at], fans[at + 1], fans[at + 3]
         if size > q.most_bytes or q.route_class[route] < 0:
-            loads[q.queues] += sign * MOST_TASKS  # it cannot be: there is no limit then
+            loads[q.queues] += sign * MOST_TASKS  # an impossible transfer, which turns limits off
         else:
             loads[q.queues] += sign
             length = sign * sending_ps(q, route, size)
@@ -141,8 +141,8 @@ def add_loads(columns: Ints, rules: Ints, loads: Ints, ops: Ints, sign: int) -> 
 
 @jitable
 def begin_bounds(q: Rules, w: Work, most: int) -> None:
-    """Nothing has started. There is no limit where a run may have ``most`` tasks, or cannot be: it
-    has to say so itself.
+    """Set the loads before the first row. The limit is turned off where a run may have ``most``
+    tasks or is impossible: then it must end with its own fault.
     """
     longest = 0
     for queue in range(q.queues):
@@ -156,7 +156,9 @@ def begin_bounds(q: Rules, w: Work, most: int) -> None:
 
 @jitable
 def check(w: Work, start: int, left: int) -> None:
-    """A queue with so many ps left goes on at an instant: set a fault beyond the limit."""
+    """Set a fault where a queue with ``left`` ps to serve, which goes on at the instant ``start``,
+    exceeds the limit.
+    """
     if start >= LATEST:
         w.cell[FAULT] = LONG
     elif ps_of(w, start) + left > w.cell[LIMIT] and w.cell[FAULT] == 0:
@@ -168,7 +170,7 @@ def check(w: Work, start: int, left: int) -> None:
 
 @jitable
 def add_row(t: Columns, w: Work, row: int, ref: int, waits: int) -> None:
-    """One row, before anything has happened."""
+    """Set the state of a row before the first event."""
     w.of[row], w.missing[row], w.when[row] = ref, waits, 0
     if waits == 0:
         w.roots[w.cell[ROOTS]] = row
@@ -177,9 +179,9 @@ def add_row(t: Columns, w: Work, row: int, ref: int, waits: int) -> None:
 
 @jitable
 def number_sums(t: Columns, w: Work) -> int:
-    """Sort the sums under the op that reads them first, in its order.
+    """List the sums of each op that reads them first, in the order of reading.
 
-    Returns how much of the map is used.
+    Returns the number of entries of ``rows`` in use.
     """
     extra_next = w.extra_next
     used = 0
@@ -194,7 +196,7 @@ def number_sums(t: Columns, w: Work) -> int:
             at = begun + 1 + 3 * n
             reader, place, before = t.fans[at + 1], t.fans[at + 2], NONE
             link = w.extra[reader]
-            # Two sums at one place are of one tensor, and stand in its order.
+            # Sums at the same place belong to one tensor, and keep its order.
             while link != NONE and extra_next[3 * link + 1] <= place:
                 before, link = link, extra_next[3 * link]
             entry = used + n
@@ -210,7 +212,7 @@ def number_sums(t: Columns, w: Work) -> int:
 
 @jitable
 def number(t: Columns, w: Work) -> None:
-    """Rows for all parts and sums, in the order in which they are written."""
+    """Number the rows of all parts and sums, in the order in which lowering writes them."""
     row, used = 0, number_sums(t, w)
     w.cell[ROOTS] = 0
     for slot in range(t.ops):
@@ -239,7 +241,7 @@ def number(t: Columns, w: Work) -> None:
 
 @jitable
 def count_rows(t: Columns) -> int:
-    """How many rows there may be."""
+    """An upper bound on the number of rows."""
     rows = 0
     for slot in range(t.slots):
         rows += t.parts[slot]
@@ -248,7 +250,7 @@ def count_rows(t: Columns) -> int:
 
 @jitable
 def clear(t: Columns, q: Rules, w: Work) -> None:
-    """Nothing has happened yet. Roots do not go through the heap."""
+    """Set the state before the first event. Roots do not go through the heap."""
     heap.clear(w)
     w.cell[SENT], w.cell[DONE] = 0, 0
     for queue in range(q.queues):
@@ -292,9 +294,9 @@ def send_all(t: Columns, q: Rules, w: Work, r: Record | None, row: int, now: int
 def happen(
     t: Columns, q: Rules, w: Work, r: Record | None, h: Hosts | None, row: int, now: int
 ) -> int:
-    """A ready row runs when its queues are free; returns its finish.
+    """Run a ready row as soon as its queues are free; returns its finish.
 
-    Its readers where it lies need no transfer.
+    Readers on its device need no transfer.
     """
     arena, fans = t.arena, t.fans
     slot, part = w.of[row] >> PART_BITS, w.of[row] & PART_MASK
@@ -333,7 +335,7 @@ def happen(
 
 @jitable
 def send(t: Columns, q: Rules, w: Work, r: Record | None, row: int) -> None:
-    """A row's transfers are due."""
+    """Send the transfers of a row that has finished, and go on with its device's line."""
     now, device = w.when[row], device_of(t, w.of[row] >> PART_BITS, w.of[row] & PART_MASK)
     if device != NONE:
         next_to_send(w, w.cell[ROWS], row, device)
@@ -344,7 +346,7 @@ def send(t: Columns, q: Rules, w: Work, r: Record | None, row: int) -> None:
 
 @jitable
 def begin_all(t: Columns, q: Rules, w: Work, h: Hosts | None) -> None:
-    """Rows, hosts and bounds, before anything has happened."""
+    """Set rows, hosts and bounds before the first event."""
     clear(t, q, w)
     entries = 0
     if h is not None:
@@ -356,12 +358,12 @@ def begin_all(t: Columns, q: Rules, w: Work, h: Hosts | None) -> None:
 
 @jitable
 def play(t: Columns, q: Rules, w: Work, r: Record | None, h: Hosts | None) -> int:
-    """Everything that happens; the last instant at which something finishes."""
+    """Process all events; returns the last instant at which a row finishes."""
     cell = w.cell
     last, rows, mask = 0, cell[ROWS], (1 << w.id_bits) - 1
     turn, roots = 0, cell[ROOTS]
     while cell[FAULT] == 0:
-        if turn < roots:  # ready in the first round, taken up in the order of their rows
+        if turn < roots:  # roots are ready in the first round, in the order of their rows
             last = max(last, happen(t, q, w, r, h, w.roots[turn], 0))
             turn += 1
             continue
@@ -388,7 +390,7 @@ def run(t: Columns, q: Rules, w: Work, r: Record | None, h: Hosts | None) -> int
     if h is not None:
         tasks += h.cell[ENTRIES]
         check_end(w)
-    # More tasks, each of up to MOST_PS, could exceed 53 days: lowering says whether they do.
+    # More tasks, each of up to MOST_PS, could exceed 53 days: lowering decides whether they do.
     if tasks >= MOST_TASKS:
         cell[FAULT] = LONG
     return -cell[FAULT] if cell[FAULT] else ps_of(w, last)

@@ -1,8 +1,8 @@
 """The sources of a step's times: the rungs of the cost ladder that gave them, the estimates among
 them, the origin of host times, and the way memory was counted.
 
-All of it comes with the outcome (``outcome_of`` in ``execution/scenario.py``, from
-``lowering/origins.py``); of a saved run nothing is known of it.
+All of these come with the outcome (``outcome_of`` in ``execution/scenario.py``, from
+``lowering/origins.py``); a saved run has none of them.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from .hosts import Hosts
 from .section import Places, Section, Step
 from .usage import Devices
 
-LEAST = 0.0005  # share of a time that is told
+LEAST = 0.0005  # a smaller share of a time is not shown
 
 
 @dataclass(frozen=True, slots=True)
 class Costs(Section):
-    """Where the times of ops come from: ``rungs`` is the share of the op time by rung, ``misses``
-    are the estimates, ``rel_err`` the expected relative error (None: not known).
+    """The sources of op times: ``rungs`` has the share of the op time by rung, ``misses`` the
+    estimates, ``rel_err`` the expected relative error (None: not known).
 
     ``hosts`` is the origin of host times (None: there is no host), ``memory`` how memory was
     counted; ``busy_ps`` is the time of all ops of a step.
@@ -52,8 +52,8 @@ class Costs(Section):
         )
 
     def lines(self) -> Iterator[str]:
-        """The sources of the times, where they are known (of a trace alone none is); and the kinds
-        of ops of which nothing but the bytes of their tensors is known.
+        """The sources of the times, which a trace alone does not have; and the kinds of ops that
+        are known only by the bytes of their tensors.
         """
         if self.rungs:
             parts = ["op times " + shares(self.rungs) + _error(self.rel_err)]
@@ -71,7 +71,7 @@ class Costs(Section):
             yield f"No description of {kinds}: each such op is one pass over memory, {error}."
 
     def tables(self) -> Iterator[Table]:
-        """A row an estimate."""
+        """The estimates, a row each."""
         busy = self.busy_ps / PS_PER_SECOND
         rows = tuple(
             (
@@ -94,7 +94,7 @@ class Costs(Section):
 
 
 def shares(rungs: Mapping[str, float]) -> str:
-    """How much of a time each rung of the ladder told; what rounds to nothing is left out."""
+    """The share of a time from each rung of the cost ladder, without shares that round to 0."""
     return ", ".join(f"{100 * part:.3g}% {rung}" for rung, part in rungs.items() if part >= LEAST)
 
 

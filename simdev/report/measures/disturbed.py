@@ -1,7 +1,8 @@
-"""How stragglers, noise and pauses lengthen a step, and for which devices it waits (``Disturbed``).
+"""The section on stragglers, noise and pauses: by how much they lengthen a step, and the devices
+that it waits for (``Disturbed``).
 
-It is there where a scenario tells ``disturbances``, or its cluster has devices or links below the
-speed of their like. Noise is drawn in ``execution/disturbances.py``.
+It applies where a scenario has ``disturbances``, or its cluster has slowed devices or links. Noise
+is drawn in ``execution/disturbances.py``.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ WAITS_NOTE = (
 
 @dataclass(frozen=True, slots=True)
 class Disturbed(Section):
-    """The step beside the one without stragglers, noise and pauses."""
+    """The step, compared with the step without stragglers, noise and pauses."""
 
     name = "disturbed"
     places = Places(entries=15, lines=35, asides=None, facts=15, tables=15)
@@ -51,9 +52,7 @@ class Disturbed(Section):
 
     @cached_property
     def undisturbed_ps(self) -> int:
-        """The step time in ps with devices and links as fast as their like, without noise and
-        pauses.
-        """
+        """The step time in ps with devices and links at full speed, without noise and pauses."""
         cluster = self.scenario.cluster.without_stragglers
         even = replace(self.scenario, cluster=cluster, disturbances=None)
         return step_time_ps(execute(even).trace)
@@ -65,10 +64,10 @@ class Disturbed(Section):
 
     @cached_property
     def waits(self) -> tuple[tuple[str, int, int], ...]:
-        """By device that is the last at collectives: at how many, and for how many ps any waits for
-        it alone; the longest first.
+        """(device, number of collectives where it arrives last, ps in which others wait only for
+        it), the longest wait first.
         """
-        # A trace of several steps tells of a step in the mean.
+        # For a trace of several steps the mean of a step.
         last_at, held = (-(-c // self.trace.task_graph.steps) for c in waits_for(self.trace))
         devices = self.trace.task_graph.devices
         rows = [(devices[d], int(last_at[d]), int(held[d])) for d in np.flatnonzero(last_at)]
@@ -91,7 +90,7 @@ class Disturbed(Section):
         yield "undisturbed", f"{format_seconds(seconds)} ({self.longer:+.1%} by disturbances)"
 
     def lines(self) -> Iterator[str]:
-        """How much longer the step is, and whom it waits for most."""
+        """By how much the step is longer, and the device that it waits for most."""
         seconds = format_ps(self.undisturbed_ps)
         waits = f"; waits most for {self.waits[0][0]}" if self.waits else ""
         yield f"Disturbed: {self.longer:+.1%} beside {seconds} without{waits}"
@@ -103,7 +102,7 @@ class Disturbed(Section):
         yield Table("Waits for", columns, rows, WAITS_NOTE)
 
     def notes(self) -> Iterator[str]:
-        """Which of many such steps it is."""
+        """The seed of the disturbances, which other seeds would change."""
         disturbances = self.scenario.disturbances
         if disturbances is not None:
             yield (
@@ -113,10 +112,10 @@ class Disturbed(Section):
 
 
 def waits_for(trace: Trace) -> tuple[Ints, Ints]:
-    """By device at how many collectives it is the last to arrive, and for how many ps any of these
-    waits for nobody else.
+    """By device the number of collectives at which it arrives last, and the ps for which these wait
+    only for it.
 
-    A device arrives with the last of its tasks that a collective waits for.
+    A device arrives when the last of its tasks that a collective waits for ends.
     """
     graph, count = trace.task_graph, len(trace.task_graph.devices)
     tasks, before = graph.tasks, graph.predecessors

@@ -1,17 +1,17 @@
-"""The section of a report on memory, where a scenario has it counted in another way than rule 7 of
-ARCHITECTURE.md; and what PyTorch's caching allocators hand out over a step, replayed from a trace.
+"""The section of a report on memory, where a scenario counts it in another way than rule 7 of
+ARCHITECTURE.md; and a replay of PyTorch's caching allocators over the step of a trace.
 
 Where memory is counted as PyTorch counts it (``MemoryModel.framework``), steps are replayed one
-after another until two in a row are alike. Buffers live as in a training loop. Parameters, the
-batch and workspaces of BLAS are allocated once, the optimizer's state at the first update.
-Gradients live until ``zero_grad`` drops them all, before the next step. Of the temporaries of an
-update one half lives longer: a variable of the optimizer's loop keeps it until the next update has
-made its own (torch/optim/adam.py, ``_single_tensor_adam``). In every other way of counting one step
-is replayed, from an empty cache.
+after another until two successive steps are alike. Buffers live as in a training loop. Parameters,
+the batch and workspaces of BLAS are allocated once, the optimizer's state at the first update.
+Gradients live until ``zero_grad`` drops them all, before the next step. Half of an update's
+temporaries live longer: a variable of the optimizer's loop keeps them until the next update has
+made its own (torch/optim/adam.py, ``_single_tensor_adam``). Under every other way of counting a
+single step is replayed, from an empty cache.
 
-``report/report.py`` makes the section; nothing else calls ``allocator_use`` but tests. How many
-bytes a buffer has, and which buffers there are, is decided before: by ``nouns/memory.py``
-(``MemoryModel``) and ``lowering/build.py``. Only PyTorch's rounding and its cache are added here.
+``report/report.py`` makes the section; only tests call ``allocator_use`` beside it. The buffers and
+their bytes are decided earlier, by ``nouns/memory.py`` (``MemoryModel``) and ``lowering/build.py``.
+Only PyTorch's rounding and its cache are added here.
 Guarded by ``tests/memory/test_memory_allocator.py`` (the allocator), and there
 ``test_memory_framework.py``, ``test_memory_model.py`` and ``test_memory_files.py``.
 """
@@ -39,17 +39,17 @@ from .usage import DEVICES_SHOWN
 # The rules are those of c10/cuda/CUDACachingAllocator.cpp with its default settings (or with
 # expandable segments). Sizes round up to 512 bytes. Up to 1 MiB they come from segments of 2 MiB;
 # larger ones from segments of 20 MiB or, from 10 MiB on, of their own size rounded up to 2 MiB.
-# A request is served by the smallest free block that is large enough; of several by the one at the
+# A request is served by the smallest free block that is large enough, on a tie by the block at the
 # lowest address. The block is split where the rest is large enough to keep: 512 bytes in small
 # segments, more than 1 MiB in large ones. A block that is freed merges with its free neighbours;
 # segments stay reserved. Where memory runs out, segments that are free as a whole are given back,
 # and the request is tried again.
 
-BLOCK = 512  # bytes, of which every size is a multiple
+BLOCK = 512  # bytes; every size is a multiple of it
 SMALL = 2**20  # the largest size served from small segments
 SMALL_SEGMENT, LARGE_SEGMENT, ROUND_LARGE = 2 * 2**20, 20 * 2**20, 2 * 2**20
-OWN_SEGMENT = 10 * 2**20  # from this size on, a segment of its own size
-ADDRESSES = 2**63  # of each pool; nothing that is reserved comes near it
+OWN_SEGMENT = 10 * 2**20  # a request from this size on gets a segment of its own size
+ADDRESSES = 2**63  # addresses of each pool, far more than any device reserves
 
 
 class _Pool:
@@ -62,14 +62,14 @@ class _Pool:
         self.base, self.small = base, small
         self.least_rest = BLOCK if small else SMALL + 1
         self.free: list[tuple[int, int]] = []  # (size, address), sorted
-        # By both ends, so that a block that becomes free finds its neighbours at once.
+        # Free blocks by both ends, so that a freed block finds its neighbours at once.
         self.size_at: dict[int, int] = {}
         self.start_of: dict[int, int] = {}  # of the free block that ends there
         self.segments: dict[int, int] = {}
         self.top = base
 
     def put(self, address: int, size: int) -> None:
-        """A block becomes free and merges with its neighbours."""
+        """Adds a free block, merged with its free neighbours."""
         before = self.start_of.get(address)
         if before is not None:
             size += self.remove(before)
@@ -80,22 +80,20 @@ class _Pool:
         self.size_at[address], self.start_of[address + size] = size, address
 
     def remove(self, address: int) -> int:
-        """A free block is free no longer; its size."""
+        """Removes a block from the free ones; returns its size."""
         size = self.size_at.pop(address)
         del self.start_of[address + size]
         del self.free[bisect_left(self.free, (size, address))]
         return size
 
     def best(self, size: int) -> int | None:
-        """The place in ``free`` of the block that serves."""
-        # No address is below 0, so this is the first block of the size, the lowest of several.
+        """The place in ``free`` of the block that serves a request (None: there is none)."""
+        # No address is below 0, so this is the first block of the size, with the lowest address.
         place = bisect_left(self.free, (size, -1))
         return place if place < len(self.free) else None
 
     def take(self, size: int) -> tuple[int, int] | None:
-        """(address, size) of a free block that is large enough, no longer free; None where there is
-        none.
-        """
+        """Takes a free block that is large enough: (address, size), or None."""
         place = self.best(size)
         if place is None:
             return None
@@ -104,15 +102,15 @@ class _Pool:
         return address, size
 
     def cut(self, address: int, block: int, size: int) -> int:
-        """Split a block where the rest is worth it; the size that is used."""
+        """Split a block where the rest is large enough to keep; returns the size that is used."""
         if block - size < self.least_rest:
             return block
         self.put(address + size, block - size)
         return size
 
     def grow(self, size: int, room: int) -> tuple[int, int, int] | None:
-        """(address, size) of a new block, and the bytes reserved for it; None where that is more
-        than ``room``.
+        """(address, size, bytes newly reserved) of a new block; None where it needs more than
+        ``room``.
         """
         segment = SMALL_SEGMENT if self.small else LARGE_SEGMENT
         if not self.small and size >= OWN_SEGMENT:
@@ -125,8 +123,8 @@ class _Pool:
         return address, segment, segment
 
     def release(self) -> int:
-        """Give back every segment that is free as a whole; their bytes."""
-        # A segment is free as a whole where one free block begins with it and is as large.
+        """Give back every segment that is entirely free; returns their bytes."""
+        # A segment is entirely free where a free block begins with it and has its size.
         idle = [start for start, size in self.segments.items() if self.size_at.get(start) == size]
         for start in idle:
             self.remove(start)
@@ -134,8 +132,8 @@ class _Pool:
 
 
 class _Expandable(_Pool):
-    """One segment that grows by pages of 2 MiB (small blocks) or 20 MiB; pages can be unmapped
-    anywhere in it.
+    """A pool with a single segment that grows by pages of 2 MiB (small blocks) or 20 MiB. Pages can
+    be unmapped anywhere in it.
     """
 
     def __init__(self, base: int, small: bool) -> None:
@@ -151,8 +149,8 @@ class _Expandable(_Pool):
         return size + self.unmapped.get(end, end) - end
 
     def best(self, size: int) -> int | None:
-        """The smallest block that serves. A block that could grow is the last choice, since it
-        counts with the size to which it could.
+        """The place of the smallest block that serves. A block that could grow counts with the size
+        to which it could grow, so it is the last choice.
         """
         place = super().best(size)
         while (
@@ -164,8 +162,8 @@ class _Expandable(_Pool):
         return place
 
     def grow(self, size: int, room: int) -> tuple[int, int, int] | None:
-        """Map pages at the lowest address where they make, with the free blocks around, a block
-        large enough.
+        """Map pages at the lowest address where, with the free blocks around, they make a block
+        that is large enough.
         """
         begin = next(begin for begin in self._begins() if self._span(begin, size) >= size)
         at, holes = begin, []
@@ -187,20 +185,18 @@ class _Expandable(_Pool):
         return begin, self.remove(begin), mapped
 
     def _begins(self) -> list[int]:
-        """Where a block could begin that is to be grown: the holes, each with the free block before
-        it.
-        """
+        """The addresses where a grown block could begin: each hole, or the free block before it."""
         return [self.start_of.get(start, start) for start in sorted(self.unmapped)]
 
     def _span(self, begin: int, size: int) -> int:
-        """The free and unmapped bytes in one piece from here on, as far as they are needed."""
+        """The contiguous free and unmapped bytes from ``begin`` on, counted up to ``size``."""
         at = begin
         while at - begin < size and (at in self.size_at or at in self.unmapped):
             at = at + self.size_at[at] if at in self.size_at else self.unmapped[at]
         return at - begin
 
     def release(self) -> int:
-        """Unmap every page that is free as a whole; their bytes."""
+        """Unmap every page that is entirely free; returns their bytes."""
         given = 0
         for size, address in list(self.free):
             start = self.base - (self.base - address) // self.page * self.page
@@ -220,10 +216,10 @@ class _Expandable(_Pool):
 class Allocator:
     """One device's caching allocator; all sizes are bytes.
 
-    ``limit`` is what it may reserve (None: no limit). ``requested``, ``allocated`` (whole blocks,
-    as torch.cuda.memory_allocated tells) and ``reserved`` are levels; ``flushes`` counts how often
-    it gave its cache back for want of memory, ``failures`` the requests that it still could not
-    serve (they are served beyond the limit).
+    ``limit`` is the most that it may reserve (None: no limit). ``requested``, ``allocated`` (whole
+    blocks, like torch.cuda.memory_allocated) and ``reserved`` are current levels. ``flushes``
+    counts how often it gave its cache back for lack of memory, ``failures`` the requests that still
+    exceeded the limit, which are served all the same.
     """
 
     def __init__(self, limit: int | None = None, expandable: bool = False) -> None:
@@ -234,7 +230,7 @@ class Allocator:
         self.requested = self.allocated = self.reserved = self.flushes = self.failures = 0
 
     def allocate(self, size: int) -> int:
-        """Serve a request of ``size`` > 0 bytes; its address."""
+        """Serve a request of ``size`` > 0 bytes; returns the address."""
         # The size rounded up to whole blocks chooses the pool, as in get_pool of the original.
         need = -(-size // BLOCK) * BLOCK
         pool = self._small if need <= SMALL else self._large
@@ -250,7 +246,7 @@ class Allocator:
             self.flushes += 1
             self.reserved -= self._small.release() + self._large.release()
             grown = pool.grow(need, self._limit - self.reserved)
-        # Served all the same: the rest of the step is worth knowing, and the failure is counted.
+        # Served all the same, so that the replay can go on; the failure is counted.
         if grown is None:
             self.failures += 1
             grown = pool.grow(need, ADDRESSES)
@@ -259,32 +255,32 @@ class Allocator:
         return grown[:2]
 
     def free(self, address: int) -> None:
-        """Take back what was served at an address."""
+        """Take back the block at an address."""
         size, used = self._live.pop(address)
         self.requested, self.allocated = self.requested - size, self.allocated - used
         (self._small if address < 2 * ADDRESSES else self._large).put(address, used)
 
 
-# Steps that are replayed at most. A cache may never settle: then the peaks are those of the last
-# step, and the report does not tell so.
+# The most steps that are replayed. A cache may never settle: then the peaks are the last step's,
+# and the report does not say so.
 MOST_STEPS = 8
-# Tensors that an optimizer keeps for a parameter at most (Adam's two moments). A state of more
-# bytes has another dtype, so it is taken for one tensor.
+# The most tensors that an optimizer keeps for a parameter (Adam's two moments). A state with more
+# bytes has another dtype, so it counts as a single tensor.
 MOST_TENSORS = 2
 UPDATE = PHASES[-1]
 KIND = {name: row for row, name in enumerate(BUFFER_KINDS)}
 Event = tuple[int, bool, int]
-"""(ps, whether it allocates, buffer)."""
+"""(ps, whether the event allocates or frees, buffer)."""
 
 
 @dataclass(frozen=True, slots=True)
 class AllocatorUse:
     """The caching allocator of one device over a step: peaks in bytes.
 
-    ``requested`` <= ``allocated`` (whole blocks) <= ``reserved``; ``outside`` is what no allocator
-    hands out (context, communication). ``flushes`` as in Allocator; ``failed`` is the first request
-    that it could not serve, as (ps, buffer, bytes). ``between`` is what stays allocated from one
-    step to the next (None: one step was replayed, from an empty cache).
+    ``requested`` <= ``allocated`` (whole blocks) <= ``reserved``; ``outside`` is memory outside the
+    allocator (context, communication). ``flushes`` as in Allocator; ``failed`` is the first request
+    beyond the limit, as (ps, buffer, bytes). ``between`` is the memory that stays allocated from
+    step to step (None: a single step was replayed, from an empty cache).
     """
 
     device: str
@@ -308,10 +304,11 @@ class AllocatorUse:
 def allocator_use(
     trace: Trace, expandable: bool = False, steady: bool = False
 ) -> tuple[AllocatorUse, ...]:
-    """The allocators of all devices, in the order of the cluster; ``steady``: of steps in a row.
+    """The use of the allocators of all devices, in the order of the cluster; ``steady`` replays
+    several steps in a row.
 
-    At an instant frees come before allocations, and these in the order of the tasks that fill the
-    buffers.
+    At an instant frees come before allocations, and allocations in the order of the tasks that fill
+    the buffers.
     """
     replay = _StepsInARow if steady else _OneStep
     buffers, (begin, end) = trace.task_graph.buffers, trace.lifetimes
@@ -334,7 +331,7 @@ class _OneStep:
         beside = np.isin(self.buffers.kind[rows], [KIND[kind] for kind in OUTSIDE])
         self.outside = int(self.buffers.bytes[rows[beside]].sum())
         self.rows = rows[~beside]
-        # The allocator rounds sizes itself, so it is asked for what the tensors have.
+        # The allocator rounds sizes itself, so it gets the exact sizes of the tensors.
         sizes = self.buffers.requested_bytes[self.rows].tolist()
         self.size_of = dict(zip(self.rows.tolist(), sizes, strict=True))
         room = None if capacity < 0 else max(capacity - self.outside, 0)
@@ -345,14 +342,14 @@ class _OneStep:
         self.between: int | None = None
 
     def use(self) -> AllocatorUse:
-        """Replays, and tells the peaks."""
+        """Replays the step and returns the peaks."""
         self.replay()
         name, flushes = self.trace.task_graph.devices[self.device], self.allocator.flushes
         peaks = self.requested, self.allocated, self.reserved, self.outside
         return AllocatorUse(name, *peaks, flushes, self.failed, self.between)
 
     def replay(self) -> None:
-        """All that the step allocates and frees."""
+        """Runs all allocations and frees of the step."""
         for time, allocates, row in self.events(self.rows):
             if allocates:
                 self.take(row, time)
@@ -360,7 +357,9 @@ class _OneStep:
                 self.give(row)
 
     def events(self, rows: Ints) -> list[Event]:
-        """In order: a task's workspace comes after its outputs, as PyTorch's operators allocate."""
+        """The events in their order; a task's workspace comes after its outputs, as in PyTorch's
+        operators.
+        """
         begin, end = self.trace.lifetimes
         times = np.concatenate((end[rows], begin[rows]))
         both, allocates = np.concatenate((rows, rows)), np.arange(2 * len(rows)) >= len(rows)
@@ -370,7 +369,7 @@ class _OneStep:
         return list(zip(*columns, strict=True))
 
     def take(self, row: int, time: int, pieces: Sequence[int] = ()) -> None:
-        """Serve a buffer, in several pieces where these are told."""
+        """Allocate a buffer, in several pieces where ``pieces`` has their sizes."""
         allocator, sizes = self.allocator, pieces or (self.size_of[row],)
         self.address[row] = [allocator.allocate(size) for size in sizes if size]
         if allocator.failures and self.failed is None:
@@ -380,7 +379,7 @@ class _OneStep:
         self.reserved = max(self.reserved, allocator.reserved)
 
     def give(self, row: int) -> None:
-        """Take a buffer back."""
+        """Free a buffer."""
         for address in self.address.pop(row, ()):
             self.allocator.free(address)
 
@@ -389,10 +388,10 @@ class _OneStep:
 class _Step:
     """The buffers of a device in one step of a training loop, by how long they live.
 
-    ``lasting`` are there before the first step and stay, in the order in which they are made;
-    ``states`` from the first update on, with the pieces of each, which starts at ``first_update``
-    (ps); ``passing`` come and go in the step: ``gradients`` when the next one begins,
-    ``temporaries`` of updates.
+    ``lasting`` buffers exist before the first step and stay, in the order in which they are made.
+    ``states`` (buffers with the sizes of their pieces) exist from the first update on, which starts
+    at ``first_update`` (ps). ``passing`` buffers live within a step; among them ``gradients``,
+    which are freed when the next step begins, and the ``temporaries`` of updates.
     """
 
     lasting: tuple[int, ...]
@@ -408,7 +407,7 @@ class _Step:
         tasks, buffers = trace.task_graph.tasks, trace.task_graph.buffers
         updates = trace.task_graph.of_kind(UPDATE)
         sent = trace.task_graph.of_kind(DISPATCH)
-        # Of a trace of several steps the first (or first round) will do.
+        # From a trace of several steps the first step (or round) suffices.
         rows = rows[buffers.filler[rows] < int((~sent).sum()) // trace.task_graph.rounds]
         filler, kind = buffers.filler[rows], buffers.kind[rows]
         held = filler == PERSISTENT
@@ -430,8 +429,8 @@ class _Step:
 
 
 def _given(task_graph: TaskGraph, sent: Bools) -> Bools:
-    """Marks the tasks of the batch, which is there before the step and stays. Such a task takes no
-    time and waits for nothing but its dispatch; ``sent`` marks the tasks that dispatch.
+    """A mask of the tasks of the batch, whose buffers exist before the step and stay. Such a task
+    takes no time and waits for nothing but its dispatch; ``sent`` marks the tasks that dispatch.
     """
     tasks = task_graph.tasks
     waits = tasks.successors.ids[~sent[tasks.successors.owners()]]
@@ -441,8 +440,8 @@ def _given(task_graph: TaskGraph, sent: Bools) -> Bools:
 
 
 def _tensors(task_graph: TaskGraph, state: int) -> tuple[int, ...]:
-    """The bytes of each tensor of an optimizer's state: several of the size of their parameter,
-    whose buffer comes before it, or one.
+    """The bytes of each tensor of an optimizer's state: several tensors as large as the parameter,
+    whose buffer comes just before the state's, or a single tensor.
     """
     sizes = task_graph.buffers.requested_bytes
     whole, parameter = int(sizes[state]), int(sizes[state - 1]) if state else 0
@@ -451,11 +450,11 @@ def _tensors(task_graph: TaskGraph, state: int) -> tuple[int, ...]:
 
 
 class _StepsInARow(_OneStep):
-    """The allocator of one device over steps of a training loop, until a step is like the last."""
+    """The allocator of one device over steps of a training loop, until a step repeats the last."""
 
     def replay(self) -> None:
         """Allocate the lasting buffers, then replay step after step."""
-        if not len(self.rows):  # of thousands of devices, perhaps: looking at all tasks takes time
+        if not len(self.rows):  # saves a look at all tasks for each of thousands of idle devices
             self.between = 0
             return
         step, before = _Step.of(self.trace, self.device, self.rows), None
@@ -463,7 +462,7 @@ class _StepsInARow(_OneStep):
         for row in step.lasting:
             self.take(row, 0)
         for _ in range(MOST_STEPS):
-            # Peaks are those of one step, as after torch.cuda.reset_peak_memory_stats.
+            # Peaks are per step, as after torch.cuda.reset_peak_memory_stats.
             self.between = self.allocated = self.allocator.allocated
             self.requested = self.allocator.requested
             self._run(step, events)
@@ -473,7 +472,7 @@ class _StepsInARow(_OneStep):
             before = after
 
     def _run(self, step: _Step, events: Sequence[Event]) -> None:
-        """One step of several."""
+        """Replays one step of several."""
         kept: list[int] = []
         for time, allocates, row in events:
             if (time, allocates) >= (step.first_update, True):
@@ -496,12 +495,14 @@ class _StepsInARow(_OneStep):
                 self.take(row, step.first_update, tensors)
 
     def _update(self, row: int, time: int, begins: bool, kept: list[int]) -> list[int]:
-        """The temporaries of an update; returns those that its loop keeps."""
+        """Allocates or frees the temporaries of an update; returns the addresses that its loop
+        keeps.
+        """
         if begins:
             half = self.size_of[row] // 2
             self.take(row, time, (self.size_of[row] - half, half))
             return kept
-        # The variable takes the new tensor, and lets go of the one before.
+        # The loop's variable now keeps the new tensor and frees the previous one.
         first, *others = self.address.pop(row)
         for address in (first, *kept):
             self.allocator.free(address)
@@ -510,8 +511,8 @@ class _StepsInARow(_OneStep):
 
 @dataclass(frozen=True, slots=True)
 class Footprint(Section):
-    """How memory was counted, and where PyTorch's rounding was asked for, what its allocator
-    reserves, by device.
+    """The way memory was counted; where that includes PyTorch's rounding, the memory that its
+    allocator reserves, by device.
     """
 
     name = "memory"
@@ -522,7 +523,7 @@ class Footprint(Section):
 
     @classmethod
     def of_step(cls, step: Step) -> Footprint | None:
-        """None where memory is counted as the contract counts it. The allocators are those of every
+        """The section, None where memory is counted by rule 7. There is an allocator for every
         device, also where another device was simulated in its place.
         """
         memory = step.outcome.memory
@@ -537,7 +538,7 @@ class Footprint(Section):
 
     @property
     def options(self) -> Json:
-        """The options that differ from the defaults, as JSON can hold them."""
+        """The options that differ from the defaults, ready for JSON."""
         return {
             name: value if isinstance(value, (str, int)) else _plain(value)
             for name, value in self.memory.changes.items()
@@ -549,7 +550,7 @@ class Footprint(Section):
         return {"options": self.options} | ({"allocator": devices} if devices else {})
 
     def entries(self) -> Json:
-        """An entry of the section, and the bytes that the allocator of each device holds."""
+        """The entry of the section, and the bytes that the allocator of each device holds."""
         devices = {
             use.device: {"allocated_bytes": use.allocated, "reserved_bytes": use.reserved}
             for use in self.allocators
@@ -557,7 +558,7 @@ class Footprint(Section):
         return {self.name: self.to_json(), "devices": devices}
 
     def tables(self) -> Iterator[Table]:
-        """A row an allocator that reserves memory."""
+        """The peaks of allocators that reserve memory, a row each."""
         rows = tuple(
             (
                 use.device, use.requested, use.allocated, use.reserved, use.outside,
@@ -571,7 +572,7 @@ class Footprint(Section):
         yield Table(title, {"device": TEXT} | sizes | {"flushes": NUMBER}, rows)
 
     def notes(self) -> Iterator[str]:
-        """How memory was counted, and where an allocator came to its limit."""
+        """The way memory was counted, and the allocators that reached their limit."""
         options = ", ".join(f"{name} {value}" for name, value in self.options.items())
         yield f"Memory is counted with {options}."
         troubled = [use for use in self.allocators if use.failed is not None or use.flushes]
@@ -593,7 +594,7 @@ class Footprint(Section):
 
 
 def _plain(value: Any) -> Any:
-    """Quantities as JSON can hold them; some are given by kind of device."""
+    """A quantity (or quantities by kind of device) as text, ready for JSON."""
     if hasattr(value, "items"):
         return {kind: _plain(amount) for kind, amount in value.items()}
     return str(value)

@@ -1,6 +1,7 @@
-"""How much of a long run of steps counts where machines fail (``LongRun``).
+"""The section on goodput: the share of a long run of steps that counts where machines fail
+(``LongRun``).
 
-It is there where a scenario tells ``failures``. The page draws ``curve``
+It applies where a scenario has ``failures``. The page draws ``curve``
 (``page/assets/goodput.js``); sweeps have its ``goodput`` and ``steps_per_day``.
 """
 
@@ -29,13 +30,13 @@ from ..table import SHARE, TEXT, Json, Table
 from .section import Facts, Places, Section, Step
 
 DAY = 86_400
-REACH, POINTS = 16, 33  # of the curve: up to 16 times the best interval, in so many points
+REACH, POINTS = 16, 33  # the curve reaches to 16 times the best interval, in 33 points
 TICKS = (1, 10, 60, 600, 3600, 6 * 3600, DAY, 10 * DAY, 100 * DAY)
 
 
 @dataclass(frozen=True, slots=True)
 class LongRun(Section):
-    """Days of training by steps of one length on machines that fail."""
+    """A long training run of equal steps on machines that fail."""
 
     name = "goodput"
     places = Places(entries=125, lines=55, facts=75, tables=5)
@@ -45,7 +46,7 @@ class LongRun(Section):
 
     @classmethod
     def of(cls, scenario: Scenario, step_ps: int) -> LongRun | None:
-        """The runs of a scenario whose step takes so long; None where nothing is told of failures.
+        """The long run of a scenario whose step takes ``step_ps``; None without ``failures``.
 
         All workers of its cluster take part.
         """
@@ -58,7 +59,7 @@ class LongRun(Section):
 
     @classmethod
     def of_step(cls, step: Step) -> LongRun | None:
-        """The section of a step whose scenario tells failures."""
+        """The section of a step whose scenario has ``failures``."""
         scenario = step.outcome.scenario
         return None if scenario is None else cls.of(scenario, step.step_ps)
 
@@ -69,7 +70,7 @@ class LongRun(Section):
 
     @property
     def steps_per_day(self) -> float | None:
-        """Steps a day that count (None: a step takes no time)."""
+        """The number of steps a day that count (None: a step takes no time)."""
         return self.runs.mean * DAY / self.fleet.step if self.fleet.step else None
 
     @property
@@ -79,7 +80,7 @@ class LongRun(Section):
         return 1 / rate if rate else None
 
     def to_json(self) -> Json:
-        """Shares of the time, the interval, and what counts a day."""
+        """Shares of the time, the interval of checkpoints, and the steps a day that count."""
         runs, (low, high) = self.runs, self.runs.range()
         return {
             "goodput": runs.mean,
@@ -100,7 +101,7 @@ class LongRun(Section):
             yield "steps a day that count", format_number(self.steps_per_day)
 
     def lines(self) -> Iterator[str]:
-        """The goodput with its spread, the interval, and how often the fleet fails."""
+        """The goodput with its spread, the interval of checkpoints, and the rate of failures."""
         runs, (low, high) = self.runs, self.runs.range()
         steps = self.steps_per_day
         counted = "" if steps is None else f": {format_number(steps)} steps a day count"
@@ -118,7 +119,7 @@ class LongRun(Section):
         return format_duration(best_interval(self.failures, self.fleet))
 
     def tables(self) -> Iterator[Table]:
-        """Where the time of a run goes."""
+        """The shares of a run's time."""
         means = self.runs.shares.mean(0).tolist()
         rows = tuple(
             (name, share, format_duration(share * DAY) if share else None)
@@ -128,7 +129,7 @@ class LongRun(Section):
         yield Table("Where a long run's time goes", columns, rows)
 
     def notes(self) -> Iterator[str]:
-        """How the goodput was made."""
+        """The method behind the goodput."""
         expected = self.runs.expected
         formula = "" if expected is None else f" By formula {expected:.2%} is expected."
         yield (
@@ -138,7 +139,7 @@ class LongRun(Section):
 
     def curve(self) -> Json:
         """Goodput over the interval between checkpoints, for a picture: by interval in s the mean,
-        the range and what is expected; the chosen and the best point.
+        the range and the expected value; and the chosen and the best point.
         """
         best, step = best_interval(self.failures, self.fleet), self.fleet.step or 1e-9
         longest = float(self.failures.length)

@@ -1,8 +1,8 @@
-"""The hosts of a step: how long each thread dispatches, and the origin of these times; and the idle
-time of devices, waiting for hosts among it.
+"""The hosts of a step: the time that each thread dispatches, and the origin of these times; and the
+idle time of devices, which includes waiting for hosts.
 
-Dispatches are tasks that ``lowering/hosts.py`` wrote, on threads named with THREAD_PREFIX. How long
-each device waits is measured in ``usage``.
+Dispatches are tasks that ``lowering/hosts.py`` wrote, on threads named with THREAD_PREFIX.
+``usage`` measures the waiting time of each device.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ SHORT_PS = 20 * 10**6
 """Ops that take less on average are likely to wait for an eager host: PyTorch's spends 5 to 10 us
 on each on a good machine, 20 to 100 with modules and autograd on a slow one.
 """
-HELD = 0.05  # share of the step that launches hold, from which on it is told on the first screen
+HELD = 0.05  # from this share of the step held by launches on, the first screen warns
 
 
 @dataclass(frozen=True, slots=True)
 class HostUse:
-    """A host's thread over a step: so many ``dispatches``, busy for ``busy_ps``, which is the share
-    ``utilization`` of the step.
+    """A host's thread over a step: its number of ``dispatches``, its ``busy_ps``, and these as a
+    share of the step (``utilization``).
     """
 
     name: str
@@ -55,7 +55,9 @@ def host_use(trace: Trace, window: Window) -> tuple[HostUse, ...]:
 def every_thread(
     uses: Sequence[HostUse], symmetry: Symmetry, task_graph: TaskGraph
 ) -> tuple[HostUse, ...]:
-    """The thread of every hosted device, used as that of the alike device that was simulated."""
+    """The threads of all hosted devices, each with the use of the thread that was simulated in its
+    place.
+    """
     by_name = {use.name: use for use in uses}
     threads = [by_name.get(THREAD_PREFIX + name) for name in task_graph.devices]
     return tuple(
@@ -67,8 +69,8 @@ def every_thread(
 
 @dataclass(frozen=True, slots=True)
 class Hosts(Section):
-    """The threads that dispatch ops, and the origin of their times (``origins``, None: unknown);
-    launches hold the share ``held`` of the step.
+    """The threads that dispatch ops, the origin of their times (``origins``, None: unknown), and
+    the share of the step that launches hold (``held``).
     """
 
     name = "host"
@@ -109,7 +111,7 @@ class Hosts(Section):
             )
 
     def tables(self) -> Iterator[Table]:
-        """A row a thread."""
+        """The threads, a row each."""
         rows = tuple(
             (use.name, use.dispatches, use.busy_ps, use.utilization, use.utilization)
             for use in self.uses
@@ -137,8 +139,8 @@ class Hosts(Section):
 @dataclass(frozen=True, slots=True)
 class Idle(Section):
     """The idle time of working devices, as shares of their time: ``exposed`` communication, waiting
-    for hosts alone (``hosted``), the ``bubble``, in which others compute for them, and all three
-    together (``usage``). ``dispatched``: some host dispatches.
+    only for hosts (``hosted``), waiting for others' computing (``bubble``), and all three together
+    (``idle``); see ``usage``. ``dispatched``: whether any host dispatches.
     """
 
     name = "idle"
@@ -166,7 +168,7 @@ class Idle(Section):
         return cls(exposed, hosted, bubble, idle, bool(step[Hosts].uses))
 
     def facts(self) -> Facts:
-        """The three shares; that of hosts where there are any."""
+        """The three shares, the hosts' only where a host dispatches."""
         yield "bubble", f"{self.bubble:.1%}"
         if self.dispatched:
             yield "waiting for hosts", f"{self.hosted:.1%}"

@@ -1,7 +1,7 @@
-"""The cost of each module of a training script: its communication, and the part of it that nothing
-hides; the memory that it holds at the peak.
+"""The cost of each module of a training script: its communication, the exposed part of this, and
+the memory that it holds at the peak.
 
-It applies to graphs whose ops are those of ranks (captures, traces), whose names tell modules.
+It applies to graphs whose ops belong to ranks (captures, traces) and have modules in their names.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from .usage import Devices, exposed_ps
 
 _PREFIX = re.compile(f"^({STATE_OF}|{GRADIENT_OF})")
 _NUMBER = re.compile(r"(?<![^/])[0-9]+(?![^/])")
-REST = "the framework"  # what no tensor of a module holds: workspaces
+REST = "the framework"  # memory that belongs to no module: workspaces
 OPTIMIZER = "the optimizer"
 
 
 @dataclass(frozen=True, slots=True)
 class Calls:
-    """The collectives and messages of one kind in modules that differ by their numbers alone.
+    """The collectives and messages of one kind in modules that differ only by their numbers.
 
-    ``calls`` and ``bytes`` are those of a rank in a step, a call ``busy_ps`` in all, of which
-    ``exposed_ps`` keep the rank waiting: means over the ranks that are simulated.
+    ``calls`` and ``bytes`` are per rank and step, ``busy_ps`` is the time under way, ``exposed_ps``
+    the part of it that keeps the rank waiting; all are means over the simulated ranks.
     """
 
     call: str
@@ -49,8 +49,8 @@ class Calls:
 
 @dataclass(frozen=True, slots=True)
 class Modules(Section):
-    """The communication of modules, the most exposed first; ``memory`` by module and kind of buffer
-    what the fullest device (``device``) holds at its peak.
+    """The communication of modules, the most exposed first; ``memory`` has the bytes that the
+    fullest device (``device``) holds at its peak, by module and kind of buffer.
     """
 
     name = "modules"
@@ -63,7 +63,7 @@ class Modules(Section):
 
     @classmethod
     def of_step(cls, step: Step) -> Modules | None:
-        """None where the ops of the graph are not those of ranks."""
+        """The section; None where the ops of the graph do not belong to ranks."""
         scenario = step.outcome.scenario
         graph = None if scenario is None else scenario.graph
         if not isinstance(graph, Graph) or not is_of_ranks(graph):
@@ -73,7 +73,7 @@ class Modules(Section):
         return cls(_calls(step, graph), fullest.device, memory, step.step_ps)
 
     def tables(self) -> Iterator[Table]:
-        """A row for each sort of call; a row for each module that holds memory."""
+        """Two tables: a row for each kind of call, and a row for each module that holds memory."""
         rows = tuple(
             (
                 each.call, each.module, each.phase, _plain(each.calls), round(each.bytes),
@@ -118,8 +118,8 @@ def _calls(step: Step, graph: Graph) -> tuple[Calls, ...]:
 
 
 def _by_op(trace: Trace, window: Window) -> dict[str, tuple[int, int, int]]:
-    """By name of an op that sends: on how many devices that compute, from its start to its release
-    (ps), and how long these wait for it together (ps).
+    """(number of computing devices that take part, ps from start to release, ps that these devices
+    wait for it together), by name of each op that sends.
     """
     tasks, released = trace.task_graph.tasks, trace.finish + trace.task_graph.tasks.lag
     count, exposed = exposed_ps(trace, window)
@@ -141,8 +141,8 @@ def _plain(mean: float) -> float:
 
 
 def folded(module: str) -> str:
-    """The module with a star for each number, so that layers are one: "layers/*/wq"; without the
-    numbers of its calls and without wrappers, which name it like "_checkpoint_wrapped_module".
+    """The module with a star for each number, so that layers become one: "layers/*/wq". Numbers of
+    calls and wrappers (like "_checkpoint_wrapped_module") are removed.
     """
     parts = unrolled(module).split("/")
     bare = "/".join(part for part in parts if not part.startswith("_"))
@@ -161,8 +161,8 @@ def _module(graph: Graph, name: str) -> str | None:
 
 
 def _by_module(trace: Trace, memory: DeviceMemory, graph: Graph) -> dict[str, dict[str, int]]:
-    """The bytes that a device holds at its peak, by module and kind of buffer. A module is told to
-    its first number: "layers/*".
+    """The bytes that a device holds at its peak, by module and kind of buffer. Modules are cut
+    after their first number: "layers/*".
     """
     buffers = trace.task_graph.buffers
     kinds = dict(zip(buffers.name, buffers.kind.tolist(), strict=True))
@@ -177,8 +177,8 @@ def _by_module(trace: Trace, memory: DeviceMemory, graph: Graph) -> dict[str, di
 
 
 def _gradients(graph: Graph) -> set[str]:
-    """The buffers of gradients of parameters: tensors of the backward that an update reads, and
-    those of which they are sums, copies or parts, on whichever rank.
+    """The buffers of parameter gradients: tensors of the backward that an update reads, and the
+    tensors that these are sums, copies or parts of, on all ranks.
     """
     waiting, names = list(weights_of(graph).gradients), set[str]()
     while waiting:

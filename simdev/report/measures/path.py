@@ -1,22 +1,22 @@
-"""The critical path, and what each picosecond of the step is blamed on.
+"""The critical path, with a cause (blame) for each picosecond of the step.
 
 The path is the chain of binding constraints, walked back from the task whose finish + lag ends the
-step. A task starts when its last predecessor releases it, or when another task lets go of one of
-its queues (finish + gap = start). Each piece of time on the chain is blamed on what filled it:
+step. A task starts when its last predecessor releases it, or when another task releases one of its
+queues (finish + gap = start). Each piece of time on the chain has one of these blames:
 
     compute   a device computed: the next task needed its result, or its device.
     transfer  the next task needed this transfer; held latency and a flow's slower rate count too.
     queueing  the next task is a transfer behind this one in a queue.
     launch    a host dispatched an op that the device could have begun, or only the gap after a
-              task was left (launch overhead, link turnaround).
-    latency   on the way to the next task, holding nothing.
+              task remained (launch overhead, link turnaround).
+    latency   data were on the way to the next task and held no queue.
 
 Every start has one of these causes. So the segments tile [0, step time] exactly; where
-steps repeat they tile the window of whole periods, from its end back to where it begins. Ties: a
-dependency before a queue; of predecessors the smallest id; of holders the last to finish, then the
-first to start, then the smallest id.
+steps repeat they tile the window of whole periods. On a tie a dependency comes before a queue;
+among predecessors the smallest id; among holders of a queue the last to finish, then the first to
+start, then the smallest id.
 
-The report, the chart (``figures/charts.py``) and the page draw and tell it. A new blame is a name
+The report, the chart (``figures/charts.py``) and the page show it. A new blame is a name
 in BLAMES and a colour in ``figures/style.py``; sweeps have a column for each
 (``results.MEANINGS``).
 """
@@ -47,9 +47,9 @@ NOBODY = -1
 class Segment(NamedTuple):
     """A piece of the critical path: [start_ps, finish_ps) blamed on ``blame`` (one of BLAMES).
 
-    ``task`` is the id of the task that filled it, ``waiter`` of the task that waited behind it in a
-    queue (NOBODY: the next task of the path depends on it). A tuple, because a path may hold as
-    many segments as the trace has tasks.
+    ``task`` is the id of the task that filled the piece, ``waiter`` the id of the task that waited
+    behind it in a queue (NOBODY: the next task of the path depends on it). It is a tuple, because a
+    path may hold as many segments as the trace has tasks.
     """
 
     blame: str
@@ -84,7 +84,7 @@ def _chain(trace: Trace, window: Window) -> list[tuple[int, int]]:
     """The tasks of the path, first to last, each with the task that waited behind it in a queue (or
     NOBODY).
 
-    The last is the first that is released when the window ends, the first the one at work when it
+    The last task is the first whose release ends the window; the first task runs when the window
     begins.
     """
     tasks = trace.task_graph.tasks
@@ -92,19 +92,19 @@ def _chain(trace: Trace, window: Window) -> list[tuple[int, int]]:
         return []
     release = trace.finish + tasks.lag
     ready = ready_ps(trace.task_graph, release)
-    # One number at a time is looked at below: lists are faster for that than arrays.
+    # Single elements are read below, which is faster from lists than from arrays.
     binding = _binding(trace.task_graph, release, ready).tolist()
     waited, start = (ready != trace.start).tolist(), trace.start.tolist()
     holders = _Holders(trace)
     path = [(int(np.argmax(release == window.end_ps)), NOBODY)]
-    # tasks of no length that let go at one instant must not explain one another
+    # tasks of no length that end at one instant must not be each other's cause
     on_path = {path[0][0]}
-    # Backwards: what explains a start is known once all that came before it is simulated.
+    # Backwards in time, from each start to its cause.
     while True:
         task = path[-1][0]
         if window.begin_ps and start[task] <= window.begin_ps:
             return path[::-1]
-        # A dependency goes before a queue: who was ready at its start waited for nobody.
+        # A dependency comes before a queue: a task that became ready at its start did not queue.
         if waited[task]:
             before, waiter = holders.until_start(task, on_path), task
         else:
@@ -128,11 +128,11 @@ def _binding(task_graph: TaskGraph, release: Ints, ready: Ints) -> Ints:
 
 
 class _Holders:
-    """The tasks that held each queue, by the instant at which they let go of it."""
+    """The tasks that held each queue, by the instant at which they released it."""
 
     def __init__(self, trace: Trace) -> None:
         tasks = trace.task_graph.tasks
-        # One number at a time is looked at below: lists are faster for that than arrays.
+        # Single elements are read below, which is faster from lists than from arrays.
         self.start, self.finish = trace.start.tolist(), trace.finish.tolist()
         self.held, self.ends = tasks.resources.ids.tolist(), tasks.resources.ptr.tolist()
         holder, queue = tasks.resources.owners(), tasks.resources.ids
@@ -161,10 +161,10 @@ class _Holders:
 
 
 def critical_path(trace: Trace, window: Window | None = None) -> tuple[Segment, ...]:
-    """The segments of the critical path of a valid trace; they tile the window (None: the whole
-    trace), in ps.
+    """The segments of the critical path of a valid trace, which tile the window (None: the whole
+    trace).
 
-    The window ends with the finish or release of some task.
+    The window has to end with the finish or release of some task.
     """
     window = window or Window(0, trace.end_ps)
     moves, computes = transfer_mask(trace.task_graph), computing_mask(trace.task_graph)
@@ -192,8 +192,8 @@ def critical_path(trace: Trace, window: Window | None = None) -> tuple[Segment, 
 
 @dataclass(frozen=True, slots=True)
 class CriticalPath(Section):
-    """The critical path of a step: its ``segments`` tile the window, ``blame`` has by BLAMES the ps
-    of one step, which add up to the step time.
+    """The critical path of a step: ``segments`` tile the window, ``blame`` has the ps of one step
+    for each of BLAMES, which add up to the step time.
     """
 
     name = "critical_path"
@@ -210,7 +210,7 @@ class CriticalPath(Section):
         segments, totals = critical_path(step.trace, step.window), dict.fromkeys(BLAMES, 0)
         for segment in segments:
             totals[segment.blame] += segment.duration_ps
-        # Sums are shared out, not parts: so the rounded values add up.
+        # Cumulative sums are divided by the steps, so that the rounded parts add up.
         sums = [step.window.a_step(ps) for ps in accumulate(totals.values(), initial=0)]
         shares = (after - before for before, after in pairwise(sums))
         blame = dict(zip(BLAMES, shares, strict=True))
@@ -254,7 +254,7 @@ class CriticalPath(Section):
         yield Table(title, columns, rows, shown=8)
 
     def _places(self) -> Table:
-        """A row a place; many, so that the page alone shows them."""
+        """The time by place, a row each. There are many, so only the page shows them."""
         graph = self.trace.task_graph
         both = graph.tasks.source, graph.tasks.destination
         totals, counts = Counter[tuple[str, str, str]](), Counter[tuple[str, str, str]]()

@@ -1,11 +1,11 @@
-"""The section of a report on a pipeline from the times of its stages alone: its bubble, the
-activations that live on each rank, and its steady period.
+"""The section of a report on a pipeline that is given only by the times of its stages: its bubble,
+the live activations of each rank, and its steady period.
 
-The *cost* of a step is the longest time that a rank spans, from its first start to its last finish,
-and the *bubble rate* is the share of it in which the busiest rank would not be busy:
+The *cost* of a step is the longest span of a rank, from its first start to its last finish, and the
+*bubble rate* is the share of it in which the busiest rank would not be busy:
 (cost - m (f + b + w)) / cost for m microbatches and equal stages (Zero Bubble, Qi et al. 2024,
-section 5.3). Steps that follow one another without a barrier between the ranks take the cost each;
-the step time, from the first start to the last finish, is the time of one step alone.
+section 5.3). Each of several steps without a barrier between them takes the cost; the step time,
+from the first start to the last finish, is the time of a single step.
 
 ``simdev pipeline`` prints this section alone; ``figures/charts.py`` (``pipeline_chart``) draws it.
 The schedules themselves are in ``nouns/schedules``.
@@ -30,12 +30,11 @@ from .section import Places, Section, Step
 
 @dataclass(frozen=True, slots=True)
 class RankUse:
-    """One rank: ``busy_ps``, first ``start_ps``, last ``finish_ps``, and what lives at most at
-    once.
+    """The use of a rank: ``busy_ps``, first ``start_ps``, last ``finish_ps``.
 
-    ``sync_ps`` is the time in which it does nothing but synchronise with other replicas. ``live``
-    counts activations (one a microbatch and stage), each from the start of its forward to
-    the finish of its backward, that of the weights included. ``peak`` are bytes.
+    ``sync_ps`` is the time in which it only synchronises with other replicas. ``live`` is the most
+    activations at once (one for each microbatch and stage), each from the start of its forward to
+    the finish of its backward, including the gradient of the weights. ``peak`` is in bytes.
     """
 
     name: str
@@ -49,7 +48,7 @@ class RankUse:
 
     @property
     def span_ps(self) -> int:
-        """From the first start to the last finish, in ps."""
+        """The time from the first start to the last finish, in ps."""
         return self.finish_ps - self.start_ps
 
 
@@ -57,9 +56,9 @@ class RankUse:
 class PipelineUse(Section):
     """The measures of a pipeline's trace; times in ps.
 
-    ``period`` says how rounds of an asynchronous schedule (``Schedule.round`` microbatches) follow
-    one another once the pipeline is fed; it is None for a synchronous schedule, or too short a run.
-    ``latency_ps`` is when the first microbatch is done.
+    ``period`` is the period of rounds of an asynchronous schedule (``Schedule.round`` microbatches)
+    once the pipeline is full; None for a synchronous schedule, or a run that is too short.
+    ``latency_ps`` is the instant when the first microbatch is done.
     """
 
     name = "pipeline"
@@ -82,7 +81,7 @@ class PipelineUse(Section):
 
     @property
     def period_ps(self) -> Fraction | None:
-        """The steady period of a microbatch."""
+        """The steady period of a microbatch in ps."""
         return None if self.period is None else self.period.period_ps / self.schedule.round
 
     @property
@@ -92,16 +91,17 @@ class PipelineUse(Section):
 
     @property
     def ideal_ps(self) -> int:
-        """The computing of the busiest rank in ps: the least cost that any order allows."""
+        """The busy time of the busiest rank in ps: the least cost that any order allows."""
         return max(rank.busy_ps for rank in self.ranks)
 
     @property
     def bubble_rate(self) -> Fraction:
-        """(cost - ideal) / cost; in an asynchronous steady state, of one period. 0 where nothing
+        """(cost - ideal) / cost, of one period in an asynchronous steady state; 0 where nothing
         takes time.
         """
         ideal, cost = Fraction(self.ideal_ps), Fraction(self.cost_ps)
-        # In a steady state a period holds one microbatch, and no rank waits for a first or last.
+        # In a steady state a period holds one microbatch, and the pipeline neither fills nor
+        # drains.
         if self.period_ps is not None:
             ideal, cost = ideal / self.schedule.microbatches, self.period_ps
         return 1 - ideal / cost if cost else Fraction(0)
@@ -159,7 +159,7 @@ class PipelineUse(Section):
             yield "No steady state: too few microbatches"
 
     def tables(self) -> Iterator[Table]:
-        """A row a rank; versions of weights, and memory, where there are such."""
+        """The ranks, a row each; with versions of weights, and memory, where there are any."""
         columns = {
             "rank": TEXT, "stages": TEXT, "busy": TIME, "idle": SHARE, "live activations": COUNT,
         }  # fmt: skip
@@ -200,7 +200,7 @@ def pipeline_use(schedule: Schedule, trace: Trace) -> PipelineUse:
 
 
 def _rank_use(schedule: Schedule, trace: Trace, first: int, last: int) -> RankUse:
-    """The use of a rank, whose tasks are ``first`` to ``last``."""
+    """The use of a rank, whose tasks are ``first`` to ``last`` - 1."""
     start, finish, graph = trace.start[first:last], trace.finish[first:last], trace.task_graph
     stages = tuple(dict.fromkeys(action.stage for action in schedule.actions[first:last]))
     device = int(graph.tasks.source[first])
@@ -212,7 +212,7 @@ def _rank_use(schedule: Schedule, trace: Trace, first: int, last: int) -> RankUs
 
 
 def _live(schedule: Schedule, first: int, start: Ints, finish: Ints) -> int:
-    """The most activations at once."""
+    """The most activations of a rank that live at once."""
     events = []
     for i, (begin, end) in enumerate(zip(start.tolist(), finish.tolist(), strict=True)):
         kind = schedule.actions[first + i].kind
@@ -220,33 +220,33 @@ def _live(schedule: Schedule, first: int, start: Ints, finish: Ints) -> int:
             events.append((begin, 1))
         elif kind in (BACKWARD, WEIGHT):
             events.append((end, -1))
-    # Sorted, ends at an instant come before begins at it, as for any buffer (rule 7).
+    # Sorted so that at an instant ends come before begins, as for any buffer (rule 7).
     changes = [change for _, change in sorted(events)]
     return int(np.cumsum([0, *changes]).max())
 
 
 def _period(schedule: Schedule, trace: Trace) -> Steady | None:
-    """How rounds of microbatches, in which every stage takes its replicas in turn, follow one
-    another while the pipeline is still being fed.
+    """The period of rounds of microbatches (in which every stage uses each of its replicas in
+    turn) while new microbatches still enter the pipeline.
     """
     tasks = trace.task_graph.tasks
     microbatch = np.array([action.microbatch for action in schedule.actions], np.int64)
-    # What is sent or synchronised belongs to the action before it.
+    # Messages and synchronisation belong to the action before them.
     rounds = microbatch[tasks.op] // schedule.round
     count = schedule.microbatches // schedule.round
-    # The last forward before the first backward of a replica says how far ahead a stage may be.
+    # The last forward before a replica's first backward shows how far ahead a stage may be.
     ahead = max(_ahead(row) for row in schedule.rows)
     fed = (schedule.microbatches + 1 - ahead) // schedule.round
     if fed < 3:
         return None
     order = np.argsort(rounds, kind="stable")[: int((rounds < count).sum())]
     rows = order.reshape(count, -1)
-    # A table may hold microbatches in any order: rounds follow one another as they begin.
+    # A schedule table may have microbatches in any order, so rounds are sorted by their begin.
     return steady_rounds(trace, rows[trace.start[rows].min(axis=1).argsort(kind="stable")])
 
 
 def _ahead(row: Sequence[Action | None]) -> int:
-    """The microbatches up to the last that a rank goes forward with before its first backward."""
+    """The number of microbatches up to the last that a rank forwards before its first backward."""
     actions = list(filter(None, row))
     first = next(i for i, action in enumerate(actions) if action.kind != FORWARD)
     return actions[first - 1].microbatch + 1

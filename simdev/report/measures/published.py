@@ -1,20 +1,20 @@
-"""How far simulated steps of large models were from published ones of their like, and how far two
-layouts of one model were from each other.
+"""The errors of simulated steps of large models: beside published runs of similar steps, and of two
+layouts of a model relative to each other.
 
 The runs are in ``presets/published/large-models.json``, which ``python -m benchmarks.published
 --update`` writes: a line for each setting that was run, with the seconds of every release that ran
 it. ``docs/papers/large-models.md`` has many of them one by one, with their sources.
 
-A run is like a step in its device, its precision, its kind (dense, or a mixture of experts) and its
-software. Where fewer than FEW are alike in all four, those count which are alike in fewer of them,
-as LIKE has it; what was matched is told beside every figure.
+A run is similar to a step if they share the device, the precision, the kind (dense, or a mixture of
+experts) and the software. Where fewer than FEW runs share all four, runs that share fewer of them
+are used, in the order of LIKE; every figure says which were matched.
 
 Plans of one model on one system are compared with each other. An error that all of them share (of a
-kernel, of a clock, of a release of the software) is the same factor of each and moves none before
-another, so the absolute error says little about their order. Their order is as sure as pairs of
-layouts of one model, on one device and of one source, were in the published runs (``LayoutError``).
-Of a kind of models with too few such pairs, pairs of several sources count, where releases of the
-software differ too: that figure is rather too large.
+kernel, a clock, a release of the software) multiplies all their steps by the same factor and
+changes no order, so the absolute error says little about the order. Its certainty follows from
+pairs of layouts of one model, on one device and from one source, in the published runs
+(``LayoutError``). For a kind of models with too few such pairs, pairs from several sources are
+used; since their releases of the software differ too, that figure is rather too large.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ GENERATIONS = {
     "h200-sxm": "Hopper", "b200": "Blackwell", "b300": "Blackwell", "gb200": "Blackwell",
     "gb300": "Blackwell",
 }  # fmt: skip
-"""The architectures of NVIDIA's devices with several kinds that train large models."""
+"""The architectures of NVIDIA's devices, where several kinds of device have the same."""
 LIKE = (
     KEYS,
     ("device", "precision", "kind", FRAMEWORK),
@@ -55,10 +55,11 @@ LIKE = (
     ("kind",),
     (),
 )
-"""In what runs have to be alike, the nearest first. The keys dropped last changed errors most: kind
-and software decide which kernels there are, the precision and the device how fast they are.
+"""The keys that runs have to share with a step, the closest match first. The keys that are dropped
+last changed errors most: kind and software decide which kernels there are, the precision and the
+device how fast they are.
 """
-FEW, FEW_PAIRS = 3, 5  # below which a range, or a mean of pairs, is none (ours)
+FEW, FEW_PAIRS = 3, 5  # the fewest runs for a range, and pairs for a mean (ours)
 
 Keys = Mapping[str, str]
 
@@ -79,7 +80,7 @@ class PublishedRun:
 
     @cached_property
     def keys(self) -> Keys:
-        """The keys by which runs are alike."""
+        """The keys by which runs are matched."""
         return _keys(self.device, self.precision, self.kind, self.software)
 
     @property
@@ -89,14 +90,14 @@ class PublishedRun:
 
     @property
     def biases(self) -> dict[str, float]:
-        """By source the logarithm of simulated over published, its mean."""
+        """The mean logarithm of simulated over published time, by source."""
         logs: dict[str, list[float]] = {}
         for source, seconds in self.published_s:
             logs.setdefault(source, []).append(log(self.simulated_s / seconds))
         return {source: fmean(each) for source, each in logs.items()}
 
     def is_rival(self, other: PublishedRun) -> bool:
-        """Whether two settings are of one model and system."""
+        """Whether two runs have the same model and system."""
         mine, others = ((r.model, r.parameters, r.keys) for r in (self, other))
         return mine == others
 
@@ -118,7 +119,7 @@ def keys_of(model: Transformer, device: str) -> Keys:
 
 def _keys(device: str, *others: str) -> Keys:
     keys = dict(zip(KEYS, (device, *others), strict=True))
-    # Of "megatron-bridge": "megatron".
+    # The framework of "megatron-bridge" is "megatron".
     framework = keys["software"].partition("-")[0]
     return {**keys, GENERATION: GENERATIONS.get(device, device), FRAMEWORK: framework}
 
@@ -131,8 +132,8 @@ def published_runs() -> Sequence[PublishedRun]:
 
 @dataclass(frozen=True, slots=True)
 class Likeness:
-    """The keys by which published runs are like a step (``matched``), and the keys by which too few
-    are (``unmatched``), with the step's values.
+    """The keys, with the step's values, that published runs share with a step (``matched``), and
+    the keys that too few of them share (``unmatched``).
     """
 
     matched: Keys
@@ -146,7 +147,7 @@ class Likeness:
         text += f" in {keys['precision']}" if "precision" in keys else ""
         device = keys.get("device") or keys.get(GENERATION)
         text += f" on {device}" if device else ""
-        # "megatron*" is also Megatron as another tool sets it up.
+        # "megatron*" includes other tools that set up Megatron.
         software = keys.get("software") or f"{keys.get(FRAMEWORK, '')}*"
         text += f" by {software}" if software != "*" else ""
         missed = ", ".join(f"{name} {value}" for name, value in self.unmatched.items())
@@ -177,9 +178,8 @@ class PublishedError(Likeness):
 
 @dataclass(frozen=True, slots=True)
 class LayoutError(Likeness):
-    """How far the ratio of two layouts' steps was from the published ratio, in the mean over
-    ``pairs`` of runs of one model, precision, device and software, and of one source unless
-    ``mixed``.
+    """The mean error of the ratio of two layouts' steps beside the published ratio, over ``pairs``
+    of runs of one model, precision, device and software, and from one source unless ``mixed``.
     """
 
     pairs: int
@@ -195,12 +195,12 @@ class LayoutError(Likeness):
         )
 
     def ties(self, step: float, least: float) -> bool:
-        """Whether a step is longer than the least by no more than this error."""
+        """Whether a step is longer than the shortest step by at most this error."""
         return step <= least * (1 + self.mean)
 
 
 def published_error(model: Transformer, device: str) -> PublishedError:
-    """The error of published runs that are like the steps of a model on devices of a kind."""
+    """The error beside published runs that are similar to a model's steps on a kind of device."""
     return _error_of(tuple(keys_of(model, device).items()))
 
 
@@ -215,13 +215,14 @@ def _error(matched: Keys, unmatched: Keys, errors: Sequence[float]) -> Published
 
 
 def layout_error(model: Transformer, device: str) -> LayoutError:
-    """How far layouts of one model were off beside each other, of models like this one."""
+    """The error of layouts relative to each other, from runs of similar models."""
     return _layout_error_of(tuple(keys_of(model, device).items()))
 
 
 @cache
 def _layout_error_of(keys: tuple[tuple[str, str], ...]) -> LayoutError:
-    # Dense models say nothing of the exchange of experts: of one kind, from several sources rather.
+    # Dense models say nothing about the exchange of experts, so pairs of the same kind from several
+    # sources are better than pairs of another kind from one source.
     for mixed, ways in ((False, [names for names in LIKE if "kind" in names]), (True, LIKE)):
         pairs = partial(_pairs, mixed=mixed)
         matched, unmatched, values = _nearest(dict(keys), pairs, ways, FEW_PAIRS)
@@ -231,7 +232,7 @@ def _layout_error_of(keys: tuple[tuple[str, str], ...]) -> LayoutError:
 
 
 def published_errors() -> Iterator[PublishedError]:
-    """The errors of all runs, by their keys in the order of the file."""
+    """The errors of all runs, grouped by their keys, in the order of the file."""
     for keys in dict.fromkeys(tuple(run.keys.items()) for run in published_runs()):
         runs = [run for run in published_runs() if run.keys == dict(keys)]
         yield _error({name: dict(keys)[name] for name in KEYS}, {}, _errors(runs))
@@ -243,8 +244,9 @@ def _nearest(
     ways: Sequence[Sequence[str]] = LIKE,
     few: int = FEW,
 ) -> tuple[Keys, Keys, list[float]]:
-    """The keys by which the nearest runs with a ``few`` figures are like a step, the keys by which
-    they differ, and their figures; the last of the ``ways`` where none has so many.
+    """The keys that the closest runs share with a step, the keys by which they differ, and their
+    figures. The closest runs are found by the first of ``ways`` with at least ``few`` figures, else
+    by the last.
     """
     for names in ways:
         wanted = {name: keys[name] for name in names}
@@ -252,7 +254,7 @@ def _nearest(
         values = figures(runs)
         if len(values) >= few:
             break
-    # What all of them happen to share was matched as well.
+    # Keys that all of them happen to share were matched as well.
     shared = {name for name in KEYS if all(run.keys[name] == keys[name] for run in runs)}
     matched = {name: keys[name] for name in keys if name in wanted or name in shared}
     return matched, {name: keys[name] for name in KEYS if name not in matched}, values
@@ -263,10 +265,10 @@ def _errors(runs: Sequence[PublishedRun]) -> list[float]:
 
 
 def _pairs(runs: Sequence[PublishedRun], mixed: bool) -> list[float]:
-    """|log| of how far the ratio of two settings was from the published: the mean over the sources
-    of both, or, ``mixed``, of the means of all.
+    """|log| of the simulated over the published ratio of two runs' steps, for each pair: the mean
+    over the sources that both have, or with ``mixed`` from the means over all sources.
     """
-    # A run that was simulated in two ways, because its source leaves it open, counts once.
+    # A run that was simulated in two ways, because its source leaves details open, counts once.
     first: dict[tuple[str, str], PublishedRun] = {}
     for run in runs:
         first.setdefault((run.model, str(run.published_s)), run)

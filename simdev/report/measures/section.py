@@ -1,9 +1,9 @@
-"""Sections of a report: each tells its own lines, tables, notes, facts and JSON of a step.
+"""Sections of a report, each with its own lines, tables, notes, facts and JSON about a step.
 
-A new section is one class derived from ``Section``. simdev finds its sections in the modules of
-this folder without a list of them; a class in a notebook counts, too. ``report.Report`` asks the
-sections for their parts in the order of their ``places``, and has a property for each figure that
-others use by name.
+A new section is one class derived from ``Section``. All such classes in the modules of this folder
+are sections without being listed; a class in a notebook is one, too. ``report.Report`` takes the
+parts of sections in the order of their ``places``, and has a property for each figure that other
+code reads by name.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from .spans import Window
 
 Kind = TypeVar("Kind", bound="Section")
 Facts = Iterator[tuple[str, str]]  # (name, figure)
-LAST = 1000  # the place of a section that names none
+LAST = 1000  # the place of a section that sets none
 KINDS: dict[str, type[Section]] = {}
 """Every kind of section by its name."""
 
 
 @dataclass(frozen=True, eq=False)
 class Step:
-    """The subject of a report: the outcome of running a scenario. Its sections are made when they
-    are first asked for. Without ``replays`` PyTorch's allocator is not replayed.
+    """The subject of a report: the outcome of running a scenario. Each section is made at its first
+    use. Without ``replays`` PyTorch's allocator is not replayed.
     """
 
     outcome: Outcome = field(repr=False)
@@ -61,12 +61,12 @@ class Step:
 
     @cached_property
     def steady(self) -> Steady | None:
-        """How steps repeat (None: the trace holds a single step)."""
+        """The period of repeated steps (None: the trace holds a single step)."""
         return steady_state(self.trace)
 
     @cached_property
     def window(self) -> Window:
-        """The part of the trace that is measured: the whole periods that count."""
+        """The part of the trace that is measured: whole periods, or a single step."""
         return Window.of(self.trace, self.steady)
 
     @cached_property
@@ -81,20 +81,20 @@ class Step:
 
     @property
     def alike(self) -> Symmetry | None:
-        """The devices that were simulated in place of others that run alike (None: none)."""
+        """The symmetry by which devices were simulated in place of others (None: there is none)."""
         symmetry = self.outcome.symmetry
         return symmetry if isinstance(symmetry, Symmetry) else None
 
     @property
     def copies(self) -> int:
-        """How many devices of a large model each device of the trace represents; 1 of all else."""
+        """The number of devices that each device of a large model's trace represents; else 1."""
         large = self.outcome.large
         return 1 if large is None or not large.collapsed else large.copies
 
 
 class Places(NamedTuple):
-    """Where the parts of a section come among those of other sections: small numbers first; None:
-    the page, or the JSON, leaves them out.
+    """The places of a section's parts among the parts of other sections, small numbers first. None:
+    the page, or the JSON, leaves the part out.
     """
 
     lines: int = LAST
@@ -106,10 +106,10 @@ class Places(NamedTuple):
 
 
 class Section:
-    """One subject of a report. A class that derives from it is a part of every report whose step it
-    applies to (``of_step``), and tells what it overrides of the parts below.
+    """A section of a report. Every class derived from it is in each report whose step it applies to
+    (``of_step``), with the parts below that it overrides.
 
-    ``name`` is its key in the report's JSON; ``places`` says where its parts come.
+    ``name`` is its key in the report's JSON; ``places`` orders its parts among other sections'.
     """
 
     name: ClassVar[str]
@@ -119,7 +119,7 @@ class Section:
         name, where = getattr(cls, "name", None), (cls.__module__, cls.__qualname__)
         if not isinstance(name, str) or not name:
             raise InputError(f"{cls.__qualname__}: a section needs a name, a text")
-        # A notebook's cell that is run again defines its class again.
+        # Running a notebook's cell again defines its class again, which is no error.
         known = KINDS.get(name, cls)
         if (known.__module__, known.__qualname__) != where:
             raise InputError(f'{cls.__qualname__}: there is a section "{name}" already')
@@ -157,7 +157,7 @@ class Section:
         return None
 
     def entries(self) -> Json:
-        """All that it adds to the report's JSON; objects of one key are merged."""
+        """The entries that the section adds to the report's JSON; nested objects are merged."""
         value = self.to_json()
         return {} if value is None else {self.name: value}
 
@@ -178,9 +178,7 @@ def sections_of(step: Step) -> tuple[Section, ...]:
 
 
 def parts_in_order(sections: tuple[Section, ...], part: str) -> Iterator[Any]:
-    """The answers of sections to a method of Section, in the order that their places have for that
-    part.
-    """
+    """The results of the method ``part`` of all sections, in the order of their places."""
     shown = [section for section in sections if getattr(section.places, part) is not None]
     shown.sort(key=lambda section: int(getattr(section.places, part)))
     return (getattr(section, part)() for section in shown)

@@ -1,7 +1,7 @@
 """Arithmetic on the spans [start, finish) of a trace, in ps, and the rows of its timeline.
 
-Sections, pictures, the page and the export build on it. ``timeline_rows`` is the one place that
-says which rows a timeline has; ``figures/charts.py`` puts the critical path above them.
+Sections, pictures, the page and the export build on it. ``timeline_rows`` alone decides the rows of
+a timeline; ``figures/charts.py`` puts the critical path above them.
 """
 
 from __future__ import annotations
@@ -33,9 +33,10 @@ from ...nouns.trace import DeviceMemory, Trace
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """[begin_ps, end_ps) of a trace of ``traced`` steps: as long as ``steps`` of them together.
+    """The part [begin_ps, end_ps) of a trace, as long as ``steps`` steps; the whole trace has
+    ``traced`` steps.
 
-    A report measures what happens there and shares it out among the steps.
+    A report measures what happens in the window and divides it by the number of steps.
     """
 
     begin_ps: int
@@ -45,7 +46,7 @@ class Window:
 
     @classmethod
     def of(cls, trace: Trace, steady: Steady | None) -> Window:
-        """The periods that count of steps that repeat, else the whole trace."""
+        """The window of the steady periods where steps repeat, else of the whole trace."""
         steps = trace.task_graph.steps
         if steady is None:
             return cls(0, trace.end_ps, steps, steps)
@@ -54,7 +55,7 @@ class Window:
 
     @property
     def length_ps(self) -> int:
-        """How long it is, in ps."""
+        """The length of the window in ps."""
         return self.end_ps - self.begin_ps
 
     def a_step(self, ps: int) -> int:
@@ -68,7 +69,7 @@ class Window:
         return -(-count // self.traced)
 
     def share(self, ps: int) -> float:
-        """The share of the window that a time in it is, 0 of a window of no length."""
+        """A time as a share of the window; 0 in a window of no length."""
         return ps / self.length_ps if self.length_ps else 0.0
 
     def covered_ps(self, start: Ints, finish: Ints) -> int:
@@ -82,8 +83,8 @@ def covered_ps(start: Ints, finish: Ints) -> int:
 
 
 def apart(start: Ints, finish: Ints) -> tuple[Ints, Ints, Ints]:
-    """(the order of spans by their starts; in that order the begin and the length of each in ps,
-    without the time that earlier spans cover).
+    """(order, begin, length): the order of spans by their starts, and in this order the begin and
+    the length in ps of the part of each span that earlier spans do not cover.
     """
     order = np.argsort(start, kind="stable")
     start, finish = start[order], np.maximum.accumulate(finish[order])
@@ -92,8 +93,8 @@ def apart(start: Ints, finish: Ints) -> tuple[Ints, Ints, Ints]:
 
 
 def runs(split: Bools) -> tuple[Ints, Ints]:
-    """(the first, the last) of the runs of a row; ``split`` tells of all but the first of the row
-    whether a run begins with it.
+    """(first, last): the indices at which runs of neighbouring elements begin and end;
+    ``split[i]`` says whether a run begins with element i + 1.
     """
     first = np.flatnonzero(np.concatenate(([True], split)))
     return first, np.append(first[1:], len(split) + 1) - 1
@@ -109,7 +110,7 @@ def shares_between(edges: NDArray[Any], begin: Ints, length: Ints, covered: NDAr
     so_far = np.concatenate(([0], np.cumsum(covered)))
     knots = np.stack((begin, begin + length), axis=1).reshape(-1)
     values = np.stack((so_far[:-1], so_far[1:]), axis=1).reshape(-1)
-    # Between its knots the time covered so far is linear, so its differences are exact.
+    # The time covered so far is linear between the knots, so its differences are exact.
     parts = np.diff(np.interp(edges, knots, values, left=0)) / np.diff(edges)
     shares: Floats = np.clip(parts, 0.0, 1.0)
     return shares
@@ -133,8 +134,8 @@ def computing_mask(task_graph: TaskGraph) -> Bools:
 
 
 def sent_mask(task_graph: TaskGraph) -> Bools:
-    """True for each task that sends: transfers (``transfer_mask``) that do not only add up, wait,
-    or hand a message on.
+    """True for each task that sends: a transfer (``transfer_mask``), except tasks that only add up,
+    wait, or pass a message on to its next queue.
     """
     sends = transfer_mask(task_graph) & ~task_graph.of_kind(SYNC)
     sends[_handed_on(task_graph)] = False
@@ -142,9 +143,9 @@ def sent_mask(task_graph: TaskGraph) -> Bools:
 
 
 def _handed_on(task_graph: TaskGraph) -> Ints:
-    """The transfers that hand a message on to the next queue of its way: one that is released by a
-    transfer of the very name, op and ends. A message that holds its queues in turn has such a task
-    a queue, each with all of its bytes.
+    """The transfers that pass a message on to the next queue of its route: each is released by a
+    transfer of the same name, op and ends. A message that holds its queues in turn has a task for
+    each queue, each with all of the message's bytes.
     """
     tasks, transfers = task_graph.tasks, task_graph.of_kind(TRANSFER)
     before, after = tasks.successors.owners(), tasks.successors.ids
@@ -157,14 +158,12 @@ def _handed_on(task_graph: TaskGraph) -> Ints:
 
 
 def is_compute_stream(task_graph: TaskGraph, resource: Resource) -> bool:
-    """Whether the resource is its device's compute stream: it bears the name of that very
-    device.
-    """
+    """Whether the resource is the compute stream of its device, whose name it has."""
     return resource.device >= 0 and resource.name == task_graph.devices[resource.device]
 
 
 def is_stream(resource: Resource) -> bool:
-    """Whether the resource is a stream of a name, in which ops of its device run."""
+    """Whether the resource is a named stream, in which ops of its device run."""
     return resource.name.startswith(STREAM_PREFIX)
 
 
@@ -174,10 +173,11 @@ def is_thread(resource: Resource) -> bool:
 
 
 def shown_devices(task_graph: TaskGraph) -> Bools:
-    """Which devices are worth a row: not those that do nothing and have no memory limit where
-    others have one, nor, where some ranks of a group stand for the others, any that do nothing.
+    """A mask of the devices that get a row. Left out are devices that do nothing and have no memory
+    limit while others have one. Where ranks of a group represent others, all devices that do
+    nothing are left out.
 
-    In a cluster of several nodes there are more switches and NICs than devices that run ops.
+    A cluster of several nodes has more switches and NICs than devices that run ops.
     """
     limited = task_graph.capacity >= 0
     used = np.zeros(len(limited), np.bool_)
@@ -190,7 +190,7 @@ def shown_devices(task_graph: TaskGraph) -> Bools:
 
 def group(keys: Ints, values: Ints, count: int) -> list[Ints]:
     """For each key in 0 ... count - 1 the values of that key, in their order."""
-    # Stable: values keep their order, which is that of ids or of time.
+    # A stable sort: values keep their order, by id or by time.
     order = np.argsort(keys, kind="stable")
     borders = np.searchsorted(keys[order], np.arange(1, count))
     return np.split(values[order], borders) if count else []
@@ -212,8 +212,8 @@ def computing(task_graph: TaskGraph) -> list[Ints]:
 class Row:
     """One line of a timeline: its tasks in the order of time, none of which overlap.
 
-    ``device`` is the index of the device to which it belongs (-1: a link); ``computes`` tells a
-    compute stream from a queue or lane of transfers.
+    ``device`` is the index of the device to which it belongs (-1: a link); ``computes`` is true for
+    a compute stream, and false for a queue or lane of transfers.
     """
 
     name: str
@@ -223,8 +223,8 @@ class Row:
 
 
 def timeline_rows(trace: Trace) -> tuple[Row, ...]:
-    """Each device's compute stream, the thread that dispatches its ops, its further streams and its
-    queues, in the order of the cluster, then the links.
+    """The rows of a timeline: for each device in the order of the cluster its compute stream, the
+    thread that dispatches its ops, its further streams and its queues; then the links.
 
     A task is in the row of every queue that it holds. Tasks without a queue are packed into as few
     lanes as do not overlap, one set of lanes a source device: ``out gpu:0``, ``out gpu:0 #2``.
@@ -249,7 +249,7 @@ def timeline_rows(trace: Trace) -> tuple[Row, ...]:
 
 
 def _rank(task_graph: TaskGraph, resource: Resource) -> int:
-    """The place of a resource's row among those of its device; equal ones keep their order."""
+    """The place of a resource's row among the rows of its device; ties keep their order."""
     first = is_compute_stream(task_graph, resource), is_thread(resource), is_stream(resource)
     return (*first, True).index(True)
 
@@ -259,11 +259,11 @@ def _in_time(trace: Trace, tasks: Ints) -> Ints:
 
 
 def _unqueued(trace: Trace) -> Iterator[list[Ints]]:
-    """By source device the compute tasks, then the transfers, that hold no queue."""
+    """Two lists by source device: the computing tasks, then the transfers, that hold no queue."""
     tasks = trace.task_graph.tasks
     alone = np.diff(tasks.resources.ptr) == 0
     moves, computes = transfer_mask(trace.task_graph), computing_mask(trace.task_graph)
-    # What marks the start of an expanded collective takes no time and is not drawn.
+    # The task that marks the start of an expanded collective takes no time and is not drawn.
     for mask in (alone & computes & (trace.start != trace.finish), alone & moves):
         rows = np.flatnonzero(mask)
         yield group(tasks.source[rows], rows, len(trace.task_graph.devices))
@@ -293,8 +293,8 @@ def _lanes(trace: Trace, name: str, device: int, computes: bool, tasks: Ints) ->
 
 
 def step_parts(step_ps: int, parts: int) -> Ints:
-    """The borders (ps) of equal parts of a step, one more than there are parts."""
-    # Python's integers: products of arrays would overflow for steps of hours.
+    """The ``parts`` + 1 borders (ps) of equal parts of a step."""
+    # Python's integers, since products of arrays would overflow for steps of hours.
     return np.array([part * step_ps // parts for part in range(parts + 1)], np.int64)
 
 
@@ -306,13 +306,13 @@ def envelope(memories: Sequence[DeviceMemory], edges: Ints) -> tuple[Ints, Ints]
 
 def levels_between(memory: DeviceMemory, edges: Ints) -> tuple[Ints, Ints]:
     """The lowest and the highest level between each two edges."""
-    # Before its first time a device holds nothing; the last level is doubled, for reduceat needs an
-    # end for every part.
+    # Before its first time a device holds nothing. The last level is doubled, since reduceat needs
+    # an end for every part.
     time = np.concatenate(([-1], memory.time))
     level = np.concatenate(([0], memory.level))
     level = np.append(level, level[-1])
     place = np.searchsorted(time, edges, side="right") - 1
-    # At an edge a level ends, which is none of the part that begins there.
+    # A level that ends at an edge is no level of the part that begins there.
     ends = np.maximum(np.searchsorted(time, edges[1:], side="left"), place[:-1] + 1)
     bounds = np.stack((place[:-1], ends), axis=1).reshape(-1)
     return np.minimum.reduceat(level, bounds)[::2], np.maximum.reduceat(level, bounds)[::2]

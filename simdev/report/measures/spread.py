@@ -1,6 +1,6 @@
-"""How a step is spread over devices: the stages of its pipeline, the cost of splitting each op, the
-way gradients are synchronised and collectives modelled, and the devices that were simulated in
-place of others that run alike.
+"""Sections on the spread of a step over devices: the stages of its pipeline, the cost of splitting
+each op, the synchronisation of gradients, the model of collectives, and the devices that were
+simulated in place of others.
 
 Origins of shards are made in ``lowering/partition`` (their ROLES are named in
 ``nouns/strategy/placement.py``), symmetries in ``lowering/symmetry``; both come with the outcome.
@@ -31,13 +31,13 @@ from .spans import sent_mask
 
 @dataclass(frozen=True, slots=True)
 class SplitCost:
-    """One op that is split, or whose partial results are added up; or one that computes and stays
-    whole beside these.
+    """The cost of an op that is split or whose partial results are added up, or of an unsplit op
+    that computes beside such ops.
 
-    ``split`` are its degrees by axis. ``whole_ps`` is what the op would take unsplit (None: not
-    known), ``summed_ps`` and ``longest_ps`` what its parts take. ``bytes_in`` are sent to its parts
-    (each to whom it serves first), ``sync_bytes`` to add up its partial results and to hand out the
-    sum.
+    ``split`` has its degrees by axis. ``whole_ps`` is the time of the unsplit op (None: not known),
+    ``summed_ps`` and ``longest_ps`` the times of its parts. ``bytes_in`` are sent to its parts (a
+    tensor counts for the first op that reads it), ``sync_bytes`` are sent to add up its partial
+    results and to distribute the sum.
     """
 
     op: str
@@ -63,12 +63,12 @@ def split_costs(
     whole_ps: Mapping[str, int],
     symmetry: Symmetry | None = None,
 ) -> tuple[SplitCost, ...]:
-    """The ops that were split, and the ops that stay whole although they take time, in program
-    order.
+    """The costs of the ops that were split, and of the ops that take time and stay whole, in
+    program order.
 
-    ``kinds`` are those of the ops of the graph that was split, in its order; ``origins`` tells what
-    each op of the sharded graph was made from, ``whole_ps`` how long ops take unsplit. Under a
-    ``symmetry`` a shard counts as often as its device represents others.
+    ``kinds`` has the kind of each op of the original graph, in its order; ``origins`` the origin of
+    each op of the sharded graph, ``whole_ps`` the times of unsplit ops. Under a ``symmetry`` a
+    shard counts once for each device that its device represents.
     """
     tasks = task_graph.tasks
     of_task = [
@@ -84,7 +84,7 @@ def split_costs(
     for name, kind in kinds.items():
         parts = durations.get(name, [])
         summed, number = (sum(column) for column in zip(*parts, strict=True)) if parts else (0, 0)
-        # Ops that are whole by nature, and what takes no time, would only fill the table.
+        # Ops that cannot be split, or take no time, would only fill the table.
         whole = number < 2 and not sync_bytes[name]
         if traits_of(kind).leaf or (whole and not (name in shards and summed)):
             continue
@@ -100,7 +100,7 @@ def split_costs(
 def _durations(
     task_graph: TaskGraph, of_task: Sequence[Origin | None], copies: Ints
 ) -> dict[str, list[tuple[int, int]]]:
-    """By op the times in ps that parts alike take together, and how many parts these are."""
+    """By op a list of (total ps of equal parts, number of these parts)."""
     durations: dict[str, list[tuple[int, int]]] = {}
     number = copies[task_graph.tasks.source]
     together = (task_graph.tasks.duration * number).tolist()
@@ -111,7 +111,7 @@ def _durations(
 
 
 def _degrees(origins: Mapping[str, Origin], replicas: int | None) -> dict[str, dict[str, int]]:
-    """By op and axis into how many intervals it is cut: all of them into the ``replicas``."""
+    """The number of intervals that each op is cut into, by axis (``replicas`` where given)."""
     cuts: dict[str, dict[str, set[tuple[int, int]]]] = {}
     for origin in origins.values():
         for axis, interval in origin.box:
@@ -139,7 +139,7 @@ def _bytes(
         readers = [reader for reader in successors if tasks.kind[reader] != TRANSFER]
         if kind != TRANSFER or not readers:
             continue
-        # A tensor that several ops read counts for the first of them.
+        # A tensor that several ops read counts for the first of these ops.
         ends = of_task[op], of_task[min(readers)]
         adding = next((end for end in ends if end is not None and end.adds_up), None)
         if adding is not None:
@@ -150,13 +150,13 @@ def _bytes(
 
 
 def copies_of(task_graph: TaskGraph, symmetry: Symmetry | None) -> Ints:
-    """By device how many alike devices it represents: without a symmetry only itself."""
+    """The number of devices that each device represents; without a symmetry only itself."""
     return np.ones(len(task_graph.devices), np.int64) if symmetry is None else symmetry.copies
 
 
 def ranks_of(task_graph: TaskGraph, copies: Ints) -> tuple[Ints, Ints]:
-    """The collectives, and on how many devices each leaves a buffer (at least 1), where each
-    represents so many ``copies``.
+    """The collectives, and the number of devices on which each leaves a buffer (at least 1);
+    ``copies`` has the number of devices that each device represents.
     """
     buffers, count = task_graph.buffers, max(len(task_graph.devices), 1)
     collectives = np.flatnonzero(task_graph.of_kind(COLLECTIVE))
@@ -169,8 +169,8 @@ def ranks_of(task_graph: TaskGraph, copies: Ints) -> tuple[Ints, Ints]:
 
 
 def sent_bytes(task_graph: TaskGraph, symmetry: Symmetry | None = None) -> int:
-    """Bytes of all transfers, a message counted once however many queues it passes, and of
-    collectives what all of their ranks send.
+    """Bytes of all transfers, counting a message once whatever the number of its queues, and the
+    bytes that all ranks of collectives send.
     """
     moves, size = sent_mask(task_graph), task_graph.tasks.bytes
     collectives, ranks = ranks_of(task_graph, copies_of(task_graph, symmetry))
@@ -180,8 +180,8 @@ def sent_bytes(task_graph: TaskGraph, symmetry: Symmetry | None = None) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Splits(Section):
-    """The cost of splitting each op (``splits``), and the ops that stay whole although they take
-    time (``whole``).
+    """The cost of splitting each op (``splits``), and the ops that take time and stay whole
+    (``whole``).
     """
 
     name = "splits"
@@ -204,8 +204,8 @@ class Splits(Section):
         )
 
     def lines(self) -> Iterator[str]:
-        """How much of the step is not split although others of its ops are, and the kinds that take
-        most of that; nothing below a half per cent.
+        """The share of the step in ops that stay whole while others are split, and the kinds with
+        most of it; nothing below half a per cent.
         """
         of_kind = Counter[str]()
         for cost in self.whole:
@@ -215,12 +215,12 @@ class Splits(Section):
             return
         largest = [f"{kind} {ps / max(self.step_ps, 1):.1%}" for kind, ps in of_kind.most_common(3)]
         more = [f"{len(of_kind) - 3} more kinds"] if len(of_kind) > 3 else []
-        # Several that are whole may run side by side.
+        # Several unsplit ops may run side by side, so the sum may exceed the step.
         yield f"{min(share, 1):.0%} of the step is not split: {', '.join([*largest, *more])}."
 
     def tables(self) -> Iterator[Table]:
-        """Split ops, by the bytes that they send, then by their time; and ops that run on one
-        device although others are split, the longest first.
+        """Split ops, by the bytes that they send, then by their time; and ops that stay whole
+        although others are split, the longest first.
         """
         ordered = sorted(self.splits, key=lambda c: (-c.bytes_in - c.sync_bytes, -c.summed_ps))
         rows = tuple(
@@ -271,15 +271,15 @@ class Stages(Section):
         return cls(step.outcome.stages) if step.outcome.stages else None
 
     def tables(self) -> Iterator[Table]:
-        """A row a stage."""
+        """The stages, a row each."""
         columns = {"device": TEXT, "first op": TEXT, "last op": TEXT, "ops": COUNT}
         yield Table("Stages of the pipeline", columns, self.stages)
 
 
 @dataclass(frozen=True, slots=True)
 class Synchronisation(Section):
-    """How many gradients a policy synchronises (None: there is no policy), and sentences on how,
-    and on what collectives rest on.
+    """The number of gradients that a policy synchronises (None: there is no policy), and sentences
+    on the policy and on the model of collectives.
     """
 
     name = "synchronised_gradients"
@@ -308,7 +308,7 @@ class Synchronisation(Section):
 
 
 def assumptions(outcome: Outcome) -> Iterator[str]:
-    """How gradients are synchronised, and what collectives rest on, where there are any."""
+    """Sentences on the synchronisation of gradients and on the model of collectives."""
     strategy, splitting = outcome.strategy, outcome.splitting
     if strategy is None:
         return
@@ -339,7 +339,7 @@ def assumptions(outcome: Outcome) -> Iterator[str]:
 
 
 def _of_policy(sync: Sync) -> str:
-    """How a policy synchronises gradients, or averages parameters, in a sentence."""
+    """A sentence on the way a policy synchronises gradients, or averages parameters."""
     parts = {
         "buckets of {:,} bytes": sync.bucket,
         "slices of {:,} parameters": sync.slice_parameters,
@@ -356,7 +356,7 @@ def _of_policy(sync: Sync) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Alike(Section):
-    """The devices simulated in place of others that run alike, or why all were simulated."""
+    """The devices simulated in place of others, or the reason why all were simulated."""
 
     name = "symmetry"
     places = Places(entries=100, notes=30)
@@ -371,7 +371,7 @@ class Alike(Section):
         return None if symmetry is None else cls(symmetry, step.trace.task_graph)
 
     def notes(self) -> Iterator[str]:
-        """How many devices were simulated, or why all were."""
+        """The number of devices that were simulated, or the reason why all were."""
         symmetry, graph = self.symmetry, self.task_graph
         if isinstance(symmetry, Expanded):
             yield f"Every device was simulated: {symmetry.why}."
@@ -391,7 +391,7 @@ class Alike(Section):
 
 
 def task_counts(task_graph: TaskGraph, symmetry: Symmetry | Expanded | None) -> Ints:
-    """By task on how many of all devices an alike task runs."""
+    """The number of devices of the whole cluster that run each task or a task like it."""
     if isinstance(symmetry, Symmetry):
         return symmetry.counts(task_graph)
     return np.ones(len(task_graph.tasks), np.int64)

@@ -1,4 +1,4 @@
-"""How long a step takes, how steps follow one another, and how much a second they train on.
+"""Sections on the step time, on repeated steps, and on samples, tokens and dollars.
 
 Reports, plans (``search/plan/outcome.py``) and sweeps take samples, tokens and dollars from
 ``Throughput``; a new figure there needs its column in ``results.MEANINGS`` too.
@@ -26,7 +26,7 @@ COSTS = ("cost_per_step", "cost_per_million_samples", "cost_per_million_tokens")
 
 @dataclass(frozen=True, slots=True)
 class StepTime(Section):
-    """How long a step takes, by which ``engine``."""
+    """The step time, and the ``engine`` that gave it."""
 
     name = "step time"
     places = Places(entries=10, lines=30, asides=None, facts=10)
@@ -61,7 +61,7 @@ class StepTime(Section):
 
 @dataclass(frozen=True, slots=True)
 class Engine(Section):
-    """Which engine ran the step."""
+    """The engine that ran the step."""
 
     name = "engine"
     places = Places(entries=20, facts=90)
@@ -74,17 +74,17 @@ class Engine(Section):
         return cls(step.trace.engine)
 
     def facts(self) -> Facts:
-        """Its name."""
+        """The name of the engine."""
         yield self.name, self.engine
 
     def to_json(self) -> str:
-        """Its name."""
+        """The name of the engine."""
         return self.engine
 
 
 @dataclass(frozen=True, slots=True)
 class Repeated(Section):
-    """How steps follow one another, where several were simulated."""
+    """The period of steps, where several were simulated."""
 
     name = "repeated"
     places = Places(entries=80, lines=40, asides=10, facts=20)
@@ -97,11 +97,11 @@ class Repeated(Section):
         return None if step.steady is None else cls(step.steady)
 
     def lines(self) -> Iterator[str]:
-        """How the steps repeat."""
+        """Sentences on the period of steps."""
         return self.steady.lines()
 
     def asides(self) -> Iterator[str]:
-        """The lines in one, and of what the figures are."""
+        """The lines joined into one, and a sentence on what the figures cover."""
         yield " ".join(self.lines())
         yield (
             "The timeline, memory and load show the whole trace; all other figures are those of "
@@ -124,10 +124,10 @@ class Repeated(Section):
 class Throughput(Section):
     """The samples that a step of ``step_ps`` trains on, and the price of an hour of its devices.
 
-    ``samples`` and ``tokens`` are those of a whole step, of all microbatches of all
-    replicas; None: not known. ``microbatches`` are those of a replica (None: it has none).
-    ``devices`` are all workers of the cluster, for they are paid whether they work or not,
-    ``price`` the dollars of an hour of each (None: not told). ``is_large``: of a large model.
+    ``samples`` and ``tokens`` cover the whole step, with all microbatches of all replicas (None:
+    not known). ``microbatches`` is the number per replica (None: there are none). ``devices``
+    counts all workers of the cluster, for they are paid whether they work or not; ``price`` is in
+    dollars for an hour of each (None: not given). ``is_large``: the step is a large model's.
     """
 
     name = "throughput"
@@ -143,7 +143,7 @@ class Throughput(Section):
 
     @classmethod
     def of(cls, scenario: Scenario, step_ps: int) -> Throughput:
-        """The throughput of a scenario whose step takes so long."""
+        """The throughput of a scenario whose step takes ``step_ps``."""
         graph, strategy = scenario.graph, scenario.strategy
         pipeline = strategy.pipeline
         count = strategy.accumulate if pipeline is None else pipeline.microbatches
@@ -177,7 +177,9 @@ class Throughput(Section):
         return self._rate(self.tokens)
 
     def cost(self, part: int | None = None) -> float | None:
-        """Dollars of a step, or of a million of what it has ``part`` of (None: not known)."""
+        """Dollars for a step, or for a million samples or tokens where a step has ``part`` of them
+        (None: not known).
+        """
         if self.price is None:
             return None
         step = self.price * self.devices * Fraction(self.step_ps, PS_PER_SECOND) / HOUR
@@ -197,7 +199,7 @@ class Throughput(Section):
         return {name: figure for name, figure in figures.items() if figure is not None}
 
     def figures(self) -> Iterator[tuple[str, float, str]]:
-        """The known figures by second and in dollars: name, value, and the value as a text."""
+        """(name, value, value as a text) of the known figures per second and in dollars."""
         for name, rate in (("samples/s", self.samples_per_s), ("tokens/s", self.tokens_per_s)):
             if rate is not None:
                 yield name, rate, format_number(rate)
@@ -207,12 +209,12 @@ class Throughput(Section):
                 yield name.replace("_", " "), figures[name], f"${format_number(figures[name])}"
 
     def facts(self) -> Facts:
-        """The known figures by second and in dollars."""
+        """The known figures per second and in dollars."""
         yield from ((name, text) for name, _, text in self.figures())
 
     def lines(self) -> Iterator[str]:
         """A line for a terminal, where anything is known."""
-        # Of a large model the lines above have the batch and the tokens by second.
+        # For a large model other lines already have the batch and the tokens per second.
         skipped = "tokens/s" if self.is_large else ""
         parts = [
             f"{text} {name.removeprefix('cost ')}"
@@ -228,11 +230,11 @@ class Throughput(Section):
 
 
 def samples_of(graph: Graph) -> int | None:
-    """Samples of a step, the first dimension of all inputs; None where they do not tell.
+    """Samples of a step: the first dimension that all inputs share; None where it is not clear.
 
-    They do where one of them has that dimension alone, as labels have, or more than two: of tokens
-    (n, length) the first may be time, too. Ranks have batches of their own and may stand for
-    others, so they do not tell.
+    It is clear where an input has only this dimension, as labels have, or more than two. (The first
+    dimension of two may be time instead of samples.) Graphs of ranks give None, for ranks have
+    batches of their own and may stand for other ranks.
     """
     if is_of_ranks(graph):
         return None

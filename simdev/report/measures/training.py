@@ -1,18 +1,18 @@
-"""The section of a report that only a large model's step has: time by what it goes to, use of the
-peak, memory by rank; how far simulated steps were from published runs of their like
-(``published``), and why one step takes longer than another.
+"""The section of a report on a large model's step: its time by purpose, use of the peak, and memory
+by rank; the error beside published runs (``published``); and the reasons why one step takes longer
+than another.
 
-The step of a rank of the pipeline is tiled as that of any device (see ``usage``): computing,
-exposed communication, and the bubble. Exposed communication is divided by what it is for
-(collectives of tp, of experts, of the replicas, copies to the host, what goes to or comes from
-other ranks: the first of these in flight). MFU is the share of the devices' peak, in the precision
-that the layers' products run in, that the products of the model alone would need; HFU counts what
-is computed twice, too (Korthikanti et al. 2022, section 5).
+The step of a pipeline's rank is tiled like any device's (see ``usage``): computing, exposed
+communication, and the bubble. Exposed communication is divided by its purpose (collectives of tp,
+of experts, of the replicas, copies to the host, messages to or from other ranks: the first of these
+in flight counts). MFU is the share of the devices' peak, in the precision of the layers' matrix
+products, that the products of the model alone would need; HFU also counts recomputation
+(Korthikanti et al. 2022, section 5).
 
-Each rank is tiled by TERMS, so for any rank of a step A and any of a step B the terms' differences
-add up to that of the steps, to the picosecond. Compared are the critical ranks, which wait least
-for others (bubble and pipeline; ours): on any other rank more of the difference would be waiting
-for work that is done elsewhere. Plans tell by the same terms why one is slower
+Each rank is tiled by TERMS, so for any rank of step A and any rank of step B the differences of the
+terms add up to the difference of the steps, to the picosecond. The critical ranks are compared,
+which wait least for others (bubble and pipeline; ours): on other ranks more of the difference would
+be waiting for work that is done elsewhere. Plans use the same terms to say why one is slower
 (``search/plan/outcome.py``). A term is a role (``nouns/models/large/roles.py``), which has its
 colour in ``figures/charts.py``.
 """
@@ -50,7 +50,7 @@ BUBBLE = "bubble"
 TERMS = (*ROLES, BUBBLE)
 Terms = Mapping[str, int]  # ps by TERMS
 EXPOSED = (TENSOR, EXPERT, DATA, HOST, PIPELINE)
-"""Communication that may be in flight while nothing is computed; the first that is counts."""
+"""Communication that may be in flight while nothing is computed; the first in flight counts."""
 WAITED_FOR = (*EXPOSED, DISPATCH)
 ROWS_SHOWN = 32
 SHORT_PS = 2 * 10**9  # of a layer's forward: vTrain's hosts needed 1.7 ms to dispatch one
@@ -69,7 +69,7 @@ class StageUse:
 
     @property
     def exposed_ps(self) -> int:
-        """Communication that no computing hides."""
+        """The ps of communication that no computing hides."""
         return sum(self.terms[ROLES[role]] for role in EXPOSED)
 
     def to_json(self) -> Json:
@@ -86,11 +86,11 @@ class StageUse:
 
 @dataclass(frozen=True, slots=True)
 class Training(Section):
-    """The section of a report that only a large model's step has; shares 0 to 1.
+    """The section of a report on a large model's step; shares are from 0 to 1.
 
-    ``stages`` holds a device of each rank of the pipeline. ``mfu`` is the share of the devices'
-    peak (``large.peak_dtype``) that the products of the model alone would need, ``hfu`` that of all
-    products made; ``tokens_per_s`` are tokens trained on by second, on all devices.
+    ``stages`` has a device of each rank of the pipeline. ``mfu`` is the share of the devices' peak
+    (``large.peak_dtype``) that the matrix products of the model alone would need, ``hfu`` the share
+    that all computed products need; ``tokens_per_s`` covers all devices.
     """
 
     name = "training"
@@ -115,14 +115,14 @@ class Training(Section):
         )
         if not seconds:
             return cls(large, stages, 0.0, 0.0, 0.0)
-        # MFU counts what the model needs, HFU what was computed: recomputing is no progress.
+        # MFU counts the products that the model needs, HFU those computed, with recomputation.
         most = large.peak_flops * seconds
         tokens = p.samples * model.length / seconds
         return cls(large, stages, once / most, (once + twice) / most, tokens)
 
     @classmethod
     def of_step(cls, step: Step) -> Training | None:
-        """The section of a step, None where it is not that of a large model."""
+        """The section of a step; None where it is no large model's."""
         return None if step.outcome.large is None else cls.of(step.trace, step.outcome.large)
 
     @property
@@ -132,7 +132,7 @@ class Training(Section):
 
     @property
     def published(self) -> PublishedError:
-        """How far simulated steps were from published runs that are like this one."""
+        """The error of simulated steps beside published runs that are similar to this step."""
         return published_error(self.large.model, self.large.device)
 
     @property
@@ -241,7 +241,7 @@ class Training(Section):
             yield self.large.borrowed
 
     def _memory_notes(self, flash: bool) -> Iterator[str]:
-        """The modules made again, and the bytes that go to the host, to fit."""
+        """The modules that are recomputed, and the bytes that are offloaded to the host."""
         large = self.large
         chosen = large.parallelism.recompute_modules
         if large.parallelism.recompute == "selective" and flash and chosen == ("core_attn",):
@@ -260,7 +260,7 @@ class Training(Section):
             yield f"Activations of {count} of {large.model.layers} layers go to the host."
 
     def _host_notes(self) -> Iterator[str]:
-        """Missing facts about hosts, where they may matter."""
+        """Missing facts about hosts, where they may affect the answer."""
         if self.large.host == "eager" and not self.large.model.host_time:
             yield "Hosts are eager, but graph.host_time tells nothing: dispatching takes no time."
         model, setting = (
@@ -284,10 +284,10 @@ class Training(Section):
 
 
 def tiles(trace: Trace, large: LargeStep, rank: int) -> tuple[Ints, Ints, Ints]:
-    """The step of a rank of the pipeline cut into spans: what each goes to (TERMS), its start and
-    its finish in ps.
+    """The step of a pipeline's rank cut into spans: the term of each (an index into TERMS), its
+    start and its finish in ps.
 
-    They tile the step. Neighbours that go to the same thing are joined.
+    The spans tile the step. Neighbours with the same term are joined.
     """
     tasks, device = trace.task_graph.tasks, large.first[rank]
     rows = np.flatnonzero((tasks.source == device) | (tasks.destination == device))
@@ -295,7 +295,7 @@ def tiles(trace: Trace, large: LargeStep, rank: int) -> tuple[Ints, Ints, Ints]:
     # Between two neighbouring instants nothing starts or ends: one label holds for all of it.
     times = distinct(np.concatenate((start, finish, [0, trace.end_ps])))
     label = np.full(len(times) - 1, TERMS.index(BUBBLE), np.int64)
-    # Painted one over another, so the most important comes last: computing over what it hides.
+    # Later labels overwrite earlier ones, so the most important comes last: computing hides others.
     for painted in (*WAITED_FOR[::-1], *range(COMPUTES)):
         of_role = role == painted
         change = np.zeros(len(times), np.int64)
@@ -322,14 +322,14 @@ REST = "rest"
 
 
 def critical_rank(terms: Sequence[Terms]) -> int:
-    """The rank (the first of several) that waits least for others, by the terms of each in ps."""
+    """The rank that waits least for others (on a tie the first), from the terms of each in ps."""
     return min(range(len(terms)), key=lambda rank: sum(terms[rank][name] for name in WAITING))
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Step B beside step A, by the terms of their critical ranks in ps; each adds up to its
-    step.
+    """Step B compared with step A, by the terms of their critical ranks in ps, which add up to the
+    steps.
     """
 
     ranks: tuple[int, int]
@@ -338,7 +338,7 @@ class Difference:
 
     @classmethod
     def of(cls, first: Sequence[Terms], second: Sequence[Terms]) -> Difference:
-        """From the terms (ps) of every rank of A and of B, as ``StageUse.terms`` has them."""
+        """The difference from the terms (ps) of all ranks of A and of B (``StageUse.terms``)."""
         ranks = critical_rank(first), critical_rank(second)
         return cls(ranks, first[ranks[0]], second[ranks[1]])
 
@@ -349,15 +349,15 @@ class Difference:
 
     @property
     def added_ps(self) -> dict[str, int]:
-        """The ps that each term takes more in B (below 0: less); they add up to the steps'
-        difference.
+        """The ps that each term takes more in B (negative: less), which add up to the difference of
+        the steps.
         """
         return {name: self.second[name] - self.first[name] for name in TERMS}
 
     def parts(self) -> list[tuple[str, int]]:
         """The additions of each term in thousandths of A's step, the largest first.
 
-        Their sum is the difference of the steps, rounded: what rounding leaves over is ``rest``.
+        Their sum is the rounded difference of the steps; the remainder of rounding is ``rest``.
         """
         before = self.steps_ps[0]
         rounded = {name: _thousandths(ps, before) for name, ps in self.added_ps.items()}
@@ -374,11 +374,11 @@ class Difference:
         return _thousandths(after - before, before)
 
     def _words(self, most: int | None = None) -> str:
-        """The first of the parts in words."""
+        """The first ``most`` parts in words."""
         return ", ".join(f"{name} {part / 10:+.1f}%" for name, part in self.parts()[:most])
 
     def line(self, most: int) -> str:
-        """``+8.2%: bubble +6.1%, tensor +2.4%``, of B with at most so many terms, in A's step."""
+        """``+8.2%: bubble +6.1%, tensor +2.4%``, with at most ``most`` terms of B."""
         before, after = self.steps_ps
         if not self.share:
             return "+0.0%" if after >= before else "-0.0%"
@@ -386,7 +386,7 @@ class Difference:
         return f"{self.share / 10:+.1f}%" + (f": {parts}" if parts else "")
 
     def sentence(self, first: str = "A", second: str = "B") -> str:
-        """``B is 8.2% slower than A: bubble +6.1%, tensor +2.4%, ...``, and of which ranks."""
+        """``B is 8.2% slower than A: bubble +6.1%, tensor +2.4%, ...``, and the ranks compared."""
         if not self.steps_ps[0]:
             return f"{first} takes no time"
         share, parts = self.share, self._words()
@@ -417,7 +417,7 @@ def difference(first: Training, second: Training) -> Difference:
 
 
 def difference_tables(first: Training, second: Training) -> Iterator[Table]:
-    """Time by term and memory by kind, of A beside B."""
+    """Tables of A beside B: time by term, and memory by kind."""
     yield difference(first, second).table()
     a, b = (max(step.stages, key=lambda stage: stage.memory.peak) for step in (first, second))
     held, other = a.memory.at_peak, b.memory.at_peak
@@ -429,7 +429,9 @@ def difference_tables(first: Training, second: Training) -> Iterator[Table]:
 
 
 def _thousandths(part_ps: int, whole_ps: int) -> int:
-    """Rounded half away from 0, so that A beside B and B beside A round alike."""
+    """A part in thousandths, rounded half away from 0, so that swapping A and B only changes the
+    sign.
+    """
     if not whole_ps:
         return 0
     size = (2000 * abs(part_ps) + whole_ps) // (2 * whole_ps)

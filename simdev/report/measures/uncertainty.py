@@ -1,6 +1,7 @@
-"""The interval of the answer: step time and peaks of draws from the expected errors of costs.
+"""The uncertainty of the answer: step times and peaks under draws from the expected errors of
+costs.
 
-The draws come with the outcome, where they were asked for (``oracle/draws.py``).
+The draws come with the outcome, if there are any (``oracle/draws.py``).
 """
 
 from __future__ import annotations
@@ -17,20 +18,21 @@ from .section import Facts, Places, Section, Step
 
 
 def how_sure(beats: Sequence[float], first: float, kendall: float) -> str:
-    """How sure the order of several answers is, in a line; ``beats``, ``first`` and ``kendall`` are
-    those of ``Stability``, ``first`` of the best answer alone.
+    """A line on the certainty of the order of several answers; ``beats``, ``first`` (the best
+    answer's) and ``kendall`` are fields of ``Stability``.
     """
     ties = sum(map(is_tie, beats[1:]))
     tied = f"{ties:,} {'tie' if ties != 1 else 'ties'} with it ({TIE_MEANING})"
     faster = sum(share >= TIE for share in beats[1:])
     more = f", {faster:,} of the others {'is' if faster == 1 else 'are'} faster by draws"
     stays = f"the best stays first in {first:.0%} of the draws"
-    return f"How sure: {stays}, {tied}{more if faster else ''}; mean Kendall tau {kendall:.2f}."
+    order = f"mean Kendall tau of the order {kendall:.2f} (1: kept)"
+    return f"How sure: {stays}, {tied}{more if faster else ''}; {order}."
 
 
 @dataclass(frozen=True, eq=False)
 class Uncertainty(Section):
-    """The draws of a step: by so much its step time and its peaks move with the errors of costs."""
+    """The draws of a step: the spread of its step time and peaks under the errors of costs."""
 
     name = "draws"
     places = Places(lines=95, asides=95, facts=12, tables=95, notes=95, entries=65)
@@ -39,7 +41,7 @@ class Uncertainty(Section):
 
     @classmethod
     def of_step(cls, step: Step) -> Uncertainty | None:
-        """None where nothing was drawn."""
+        """The section; None where nothing was drawn."""
         return None if step.outcome.draws is None else cls(step.outcome.draws)
 
     @property
@@ -49,7 +51,7 @@ class Uncertainty(Section):
         return f"{_time(low)} to {_time(high)}"
 
     def lines(self) -> Iterator[str]:
-        """The percentiles of the step time, and by how much they are off the answer."""
+        """The percentiles of the step time, and their distance from the answer."""
         draws, (low, middle, high) = self.draws, percentiles(self.draws.step_ps)
         head = f"{len(draws):,} draws (seed {draws.seed})"
         if not draws.erring:
@@ -57,7 +59,7 @@ class Uncertainty(Section):
             return
         part = draws.answer_ps or 1
         yield (
-            f"How sure: in 8 of 10 of {head} the step takes {self.range_text} "
+            f"How sure: of {head} 8 in 10 take {self.range_text} "
             f"({low / part - 1:+.1%} to {high / part - 1:+.1%}), p50 {_time(middle)}."
         )
         if draws.fitting < 1 and (draws.capacity >= 0).any():
@@ -84,12 +86,12 @@ class Uncertainty(Section):
         yield Table("Peaks over the draws", columns, rows, _MEMORY, shown=8)
 
     def notes(self) -> Iterator[str]:
-        """The reading of draws."""
+        """How to read draws."""
         if self.draws.erring:
             yield (
                 "Draws take every cost for the median of a lognormal with the expected error of "
-                f"its rung; costs of one op class share {SHARED:.0%} of its variance. Errors of "
-                "the model itself, as of what it leaves out, are none of them."
+                f"its rung; costs of one op class share {SHARED:.0%} of its variance. What "
+                "the model itself gets wrong or leaves out is in no draw."
             )
 
     def to_json(self) -> Any:

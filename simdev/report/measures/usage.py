@@ -1,15 +1,16 @@
-"""How much of a step each device computed and each queue or link carried.
+"""The use of devices, queues and links: how much of a step each device computes and each queue or
+link carries.
 
-Four things tile the step of a device. *Busy*: it computes (its gaps do not count). *Exposed*
+Four parts tile the step of a device. *Busy*: it computes (its gaps do not count). *Exposed*
 communication: it computes nothing while a transfer from or to it, or a collective that it takes
 part in, is in flight, from its start to its release (finish + lag). *Waiting for its host*:
-neither, while the thread that dispatches its ops dispatches any. The *bubble*: none of these, it
-waits for what others compute. Exposed communication is the figure that Holistic Trace Analysis
-counts on each rank (communication that no computing overlaps); with transfers that take no time the
-last is GPipe's bubble, (p - 1) / (m + p - 1) on p equal stages. All but the first are *idle* time.
+neither, while the thread that dispatches its ops dispatches any. The *bubble*: none of these; it
+waits for others' computing. Exposed communication is the figure that Holistic Trace Analysis counts
+on each rank (communication that no computing overlaps). If transfers take no time, the bubble is
+GPipe's, (p - 1) / (m + p - 1) on p equal stages. All parts but the first are *idle* time.
 
 A queue or link is busy while it carries a transfer (``carriers``, which what-ifs and the load of
-the page go through too). Memory is that of the trace (``nouns/trace.py``).
+the page use too). Memory comes from the trace (``nouns/trace.py``).
 """
 
 from __future__ import annotations
@@ -42,13 +43,13 @@ from .spans import (  # fmt: skip
 from .spread import sent_bytes
 
 DEVICES_SHOWN = 16
-LIVE_SHOWN = 10  # buffers, the largest of those that are live at the first overflow
+LIVE_SHOWN = 10  # the largest live buffers at the first overflow that are shown
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceUse:
-    """One device over the step: ``ops`` run, what tiles it, ``utilization`` = busy / step, its
-    memory.
+    """The use of a device over the step: the number of ``ops``, the four parts that tile the step
+    in ps, ``utilization`` = busy / step, and its memory.
     """
 
     name: str
@@ -80,8 +81,8 @@ class DeviceUse:
 
 @dataclass(frozen=True, slots=True)
 class LinkUse:
-    """One queue or link over the step: ``transfers`` and ``bytes`` carried, ``busy_ps``,
-    ``utilization`` = busy / step.
+    """The use of a queue or link over the step: number of ``transfers`` and their ``bytes``,
+    ``busy_ps``, ``utilization`` = busy / step.
 
     Transfers that hold no queue and share no link are named by their ends, ``gpu:0 -> gpu:1``.
     """
@@ -106,7 +107,7 @@ def _overflow_json(overflow: Overflow) -> Json:
 def device_use(
     trace: Trace, window: Window, memories: Sequence[DeviceMemory]
 ) -> tuple[DeviceUse, ...]:
-    """Every device, in the order of the cluster, with its memory."""
+    """The use of every device, in the order of the cluster."""
     runs, moves = computing(trace.task_graph), transfer_mask(trace.task_graph)
     touches = group(*_ends(trace, np.flatnonzero(moves)), len(runs))
     launches = _launches(trace.task_graph)
@@ -118,7 +119,7 @@ def device_use(
 
 
 def _launches(task_graph: TaskGraph) -> list[Ints]:
-    """By device all that the threads do which dispatch its ops."""
+    """By device all tasks of the threads that dispatch its ops."""
     sent, tasks = np.flatnonzero(task_graph.of_kind(DISPATCH)), task_graph.tasks
     thread = tasks.resources.ids[tasks.resources.ptr[sent]]
     by_thread = group(thread, sent, len(task_graph.resources))
@@ -132,16 +133,16 @@ def _launches(task_graph: TaskGraph) -> list[Ints]:
 def _device(
     trace: Trace, window: Window, run: Ints, touch: Ints, launch: Ints, memory: DeviceMemory
 ) -> DeviceUse:
-    """``run`` are the tasks that compute there, ``touch`` the transfers from or to it, ``launch``
-    what its host does for it.
+    """The use of a device, from the tasks that compute there (``run``), the transfers from or to it
+    (``touch``), and the tasks of its host's thread (``launch``).
     """
     tasks, covered = np.concatenate((run, touch, launch)), [0]
     released = trace.finish[tasks] + trace.task_graph.tasks.lag[tasks]
     released[: len(run)] = trace.finish[run]
-    # Each time more is covered, so what is added is hidden by nothing before it.
+    # Each union contains the one before; the difference is time that nothing earlier covers.
     for count in (len(run), len(run) + len(touch), len(tasks)):
         covered.append(window.covered_ps(trace.start[tasks[:count]], released[:count]))
-    # Sums are shared out among the steps, not parts: so the rounded parts tile the step.
+    # Cumulative sums are divided by the steps, so that the rounded parts tile the step.
     a_step = [window.a_step(ps) for ps in (*covered, window.length_ps)]
     busy, exposed, hosted, bubble = (after - before for before, after in pairwise(a_step))
     ops, utilization = window.mean(len(run)), window.share(covered[1])
@@ -149,8 +150,8 @@ def _device(
 
 
 def _ends(trace: Trace, transfers: Ints) -> tuple[Ints, Ints]:
-    """(device, transfer) for both ends of each transfer, the devices whose queues it holds, and
-    those that it fills.
+    """Pairs (device, transfer) for both ends of each transfer, the devices whose queues it holds,
+    and the devices whose buffers it fills.
 
     A multicast, or a collective of one task, has more than two ends.
     """
@@ -168,11 +169,11 @@ def _ends(trace: Trace, transfers: Ints) -> tuple[Ints, Ints]:
 
 
 def _ranks(trace: Trace) -> tuple[Ints, Ints]:
-    """(device, collective) where one queue serves all ranks of a group: the devices that compute
-    beside its collectives.
+    """Pairs (device, collective) where one queue serves all ranks of a group: its ranks are the
+    devices of computing tasks directly before or after its collectives.
 
-    Of a chain of collectives only the ends have neighbours that compute; all that hold one queue
-    have the same ranks.
+    In a chain of collectives only the ends have such neighbours, so all collectives of a queue get
+    the same ranks.
     """
     tasks, count = trace.task_graph.tasks, len(trace.task_graph.resources)
     grouped = trace.task_graph.of_kind(COLLECTIVE) & (np.diff(tasks.resources.ptr) == 1)
@@ -185,10 +186,10 @@ def _ranks(trace: Trace) -> tuple[Ints, Ints]:
     queues = np.concatenate((queue[after[into]], queue[before[out]]))
     devices = np.concatenate((tasks.source[before[into]], tasks.source[after[out]]))
     number = len(trace.task_graph.devices)
-    # A pair as one number, so that they come by queue, then by device.
+    # Each pair as one number, so that pairs are sorted by queue, then by device.
     pairs = distinct(queues * number + devices)
     ranks = Rows(np.searchsorted(pairs // number, np.arange(count + 1)), pairs % number)
-    # For each collective the list of its queue: where each list begins, and how far on.
+    # For each collective the ranks of its queue: the begin of each list, and the offsets in it.
     size = np.diff(ranks.ptr)[queue[rows]]
     first = np.cumsum(size) - size
     at = np.arange(int(size.sum())) + np.repeat(ranks.ptr[queue[rows]] - first, size)
@@ -196,9 +197,9 @@ def _ranks(trace: Trace) -> tuple[Ints, Ints]:
 
 
 def exposed_ps(trace: Trace, window: Window) -> tuple[Ints, Ints]:
-    """(By task how many devices that compute it occupies; how long these wait for it together, in
-    ps.) A device waits for a transfer that is in flight while it computes nothing; of several, for
-    the one that began first.
+    """By task the number of computing devices that take part in it, and the ps that these wait for
+    it together. A device waits for a transfer that is in flight while it computes nothing; of
+    several transfers, for the one that began first.
     """
     tasks, released = trace.task_graph.tasks, trace.finish + trace.task_graph.tasks.lag
     runs = computing(trace.task_graph)
@@ -216,7 +217,7 @@ def exposed_ps(trace: Trace, window: Window) -> tuple[Ints, Ints]:
 
 
 def _covered(time: Ints, begin: Ints, length: Ints) -> Ints:
-    """How much of the time before each of these times spans cover that lie apart."""
+    """The part of the time before each of ``time`` that is covered by spans without overlap."""
     if not len(begin):
         return np.zeros(len(time), np.int64)
     before = np.searchsorted(begin, time, side="right")
@@ -228,8 +229,8 @@ def _covered(time: Ints, begin: Ints, length: Ints) -> Ints:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Carrier:
-    """A carrier of transfers: a queue, a half-link or a pair of devices; ``start`` is when each
-    task enters it (ps).
+    """A carrier of transfers: a queue, a half-link or a pair of devices; ``start`` has the instant
+    at which each task enters it (ps).
     """
 
     name: str
@@ -238,8 +239,8 @@ class Carrier:
 
 
 def link_use(trace: Trace, window: Window) -> tuple[LinkUse, ...]:
-    """Every queue for transfers, then every half-link that flows share, then the transfers that
-    wait for nothing.
+    """The use of every queue for transfers, then of every half-link that flows share, then of the
+    pairs of devices whose transfers hold no queue.
     """
     uses = []
     for carrier in carriers(trace):
@@ -283,7 +284,7 @@ def _half_links(trace: Trace) -> Iterator[Carrier]:
 
 def _unqueued(trace: Trace) -> Iterator[Carrier]:
     tasks, devices = trace.task_graph.tasks, trace.task_graph.devices
-    # Flows hold no queue, but share links, which ``_half_links`` counts.
+    # Flows hold no queue but share links: ``_half_links`` counts them.
     free: Bools = (np.diff(tasks.resources.ptr) == 0) & (np.diff(tasks.links.ptr) == 0)
     rows = np.flatnonzero(sent_mask(trace.task_graph) & free)
     ends = tasks.source[rows] * len(devices) + tasks.destination[rows]
@@ -296,10 +297,10 @@ def _unqueued(trace: Trace) -> Iterator[Carrier]:
 
 
 def every_device(uses: Sequence[DeviceUse], symmetry: Symmetry) -> tuple[DeviceUse, ...]:
-    """The use of every device of the cluster, as of the alike device that was simulated; buffers
-    keep the names that they have there.
+    """The use of every device of the cluster, copied from the device that was simulated in its
+    place; buffers keep their names from there.
     """
-    # By hand: replace looks at every field, for thousands of devices.
+    # Written out, since replace would look at every field, for thousands of devices.
     return tuple(
         DeviceUse(
             name, use.ops, use.busy_ps, use.exposed_ps, use.hosted_ps, use.bubble_ps,
@@ -315,8 +316,8 @@ def _memory(memory: DeviceMemory, name: str) -> DeviceMemory:
 
 
 def every_link(uses: Sequence[LinkUse], symmetry: Symmetry) -> tuple[LinkUse, ...]:
-    """Every queue of transfers, used as the alike queue that was simulated, then the transfers that
-    wait for nothing.
+    """The use of every queue of transfers, copied from the queue that was simulated in its place,
+    then of transfers that hold no queue.
     """
     unused, count = LinkUse("", 0, 0, 0, 0.0), int(symmetry.classes.max(initial=IDLE)) + 1
     queues = zip(symmetry.queues, symmetry.classes.tolist(), strict=True)
@@ -326,9 +327,9 @@ def every_link(uses: Sequence[LinkUse], symmetry: Symmetry) -> tuple[LinkUse, ..
 
 @dataclass(frozen=True, slots=True)
 class Devices(Section):
-    """How every device of the cluster is used; ``shown`` marks the devices worth a row of the table
-    (``shown_devices``). Each device represents so many ``copies``; ``members`` is how many ranks
-    the largest process group has of which only some are simulated (0: there is none).
+    """The use of every device of the cluster; ``shown`` marks the devices that get a row of the
+    table (``shown_devices``). Each device represents ``copies`` devices; ``members`` is the number
+    of ranks of the largest process group that is only partly simulated (0: there is none).
     """
 
     name = "devices"
@@ -356,7 +357,7 @@ class Devices(Section):
         return tuple(device for device in self.uses if device.ops)
 
     def facts(self) -> Facts:
-        """How many devices compute, and how many ops they run."""
+        """The number of devices that compute, and of their ops."""
         working, every = (len(uses) * self.copies for uses in (self.working, self.uses))
         others = f"; they stand for groups of up to {self.members:,}" if self.members else ""
         yield "devices that compute", f"{working:,} of {every:,}{others}"
@@ -364,8 +365,8 @@ class Devices(Section):
         yield "ops", f"{ops:,}{stands_for(self.copies, len(self.uses))}"
 
     def tables(self) -> Iterator[Table]:
-        """A row a device, those worth one first; of more than a terminal shows, those first that
-        run ops or hold memory. A large model's step has tables of its own.
+        """The devices, a row each, the ``shown`` ones first; where a terminal cannot show all, the
+        devices that run ops or hold memory first. A large model's step has tables of its own.
         """
         if not self.detailed:
             return
@@ -393,7 +394,7 @@ class Devices(Section):
         yield Table("Devices", columns, rows, note, min(count, DEVICES_SHOWN))
 
     def notes(self) -> Iterator[str]:
-        """How many devices stand for the ranks of their process groups."""
+        """The number of devices that stand for the ranks of their process groups."""
         if self.members:
             count = len(self.working)
             simulated = "1 device is" if count == 1 else f"{count:,} devices are"
@@ -403,19 +404,19 @@ class Devices(Section):
             )
 
     def to_json(self) -> Json:
-        """By name the figures of each device."""
+        """The figures of each device, by name."""
         return {use.name: use.to_json() for use in self.uses}
 
 
 def stands_for(copies: int, devices: int) -> str:
-    """The words behind a figure of the simulated devices, where they represent others."""
+    """The words after a figure of the simulated devices, where they represent others."""
     return f" on the {devices:,} that stand for all" if copies > 1 else ""
 
 
 @dataclass(frozen=True, slots=True)
 class Memory(Section):
-    """Whether the step fits, and what devices hold at their peaks; each of the devices represents
-    so many ``copies``.
+    """Whether the step fits, and the memory that devices hold at their peaks; each device
+    represents ``copies`` devices.
     """
 
     name = "memory of devices"
@@ -440,7 +441,7 @@ class Memory(Section):
         return tuple((m, m.overflow) for m in self.memories if m.overflow is not None)
 
     def asides(self) -> Iterator[str]:
-        """Where and when devices exceed their memory."""
+        """The devices that exceed their memory, with the time and the task."""
         for _, overflow in self.overflows:
             first = format_ps(overflow.time_ps)
             excess = format_bytes(overflow.excess)
@@ -471,7 +472,9 @@ class Memory(Section):
         }
 
     def verdict(self) -> Iterator[str]:
-        """Whether the step fits; else which devices exceed their memory, when, and by how much."""
+        """Whether the step fits; else the devices that exceed their memory, the time and the
+        excess.
+        """
         over = self.overflows
         if not over:
             limited = any(memory.capacity is not None for memory in self.memories)
@@ -511,8 +514,8 @@ def _overflow_lines(memory: DeviceMemory, overflow: Overflow) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True)
 class Links(Section):
-    """How every queue or link is used; ``count`` transfers of ``bytes`` in all. Each of ``devices``
-    represents so many ``copies``.
+    """The use of every queue or link; a step has ``count`` transfers of ``bytes`` in all. Each of
+    ``devices`` devices represents ``copies``.
     """
 
     name = "links"
@@ -531,13 +534,13 @@ class Links(Section):
         if step.alike is not None:
             uses = every_link(uses, step.alike)
         graph = step.trace.task_graph
-        # Counts are those of the whole trace, in which rounds have the same tasks, mostly steps.
+        # Counts cover the whole trace, whose rounds (mostly single steps) have equal tasks.
         count = step.window.mean(int(np.count_nonzero(sent_mask(graph))))
         size = step.window.mean(sent_bytes(graph, step.alike))
         return cls(uses, count, size, step.copies, len(step[Devices].uses))
 
     def facts(self) -> Facts:
-        """How much is sent."""
+        """The number and the bytes of transfers."""
         where = stands_for(self.copies, self.devices)
         yield "transfers", f"{self.count:,} of {format_bytes(self.bytes)}{where}"
 

@@ -51,24 +51,24 @@ SCRIPTS = (
     "charts.js", "scatter.js", "curves.js", "goodput.js", "draws.js", "step.js", "ranked.js",
     "pages.js",
 )  # fmt: skip
-ASKING = "explore.js"  # of no other page: those ask nobody
+ASKING = "explore.js"  # the script of the only page that sends requests
 LAST = "main.js"
-PACKED_FROM = 1_500_000  # characters of data: what is longer is packed
+PACKED_FROM = 1_500_000  # characters: longer data are packed
 _IN_SCRIPT = {ord(sign): f"\\u{ord(sign):04x}" for sign in "<>&'"}
 
 
 def page(data: Mapping[str, Any], asks: bool = False) -> str:
-    """The page of ``run_data``, ``compare_data``, ``results_data`` or ``answers_data``; one that
-    ``asks`` may send requests to the server that it came from, and to no other.
+    """The page of ``run_data``, ``compare_data``, ``results_data`` or ``answers_data``. With
+    ``asks`` it may send requests to the server that it came from, and to no other.
     """
     style = (ASSETS / STYLE).read_text("utf-8")
     names = (*SCRIPTS, *((ASKING,) if data.get("page") == "explore" else ()), LAST)
     script = _palette() + "".join((ASSETS / name).read_text("utf-8") for name in names)
-    # In a function of its own: no name of the page can meet one of the script.
+    # In a function of its own, so that no name of the page clashes with a name of the script.
     script = f'"use strict";\n(() => {{\n{script}}})();\n'
     text, kind = json_for_html(data), "application/json"
     if len(text) > PACKED_FROM:
-        # The time of packing is left out: the same question gives the same bytes.
+        # Without the time of packing equal data give equal bytes.
         text = b64encode(gzip.compress(text.encode(), mtime=0)).decode()
         kind = "application/gzip"
     return Template((ASSETS / "page.html").read_text("utf-8")).substitute(

@@ -1,9 +1,9 @@
-"""The pages of answers that other verbs wrote as JSON: plans of ``simdev plan``, a search or a
+"""Pages of answers that other verbs wrote as JSON: plans of ``simdev plan``, a search or a
 comparison of ``simdev search``.
 
-``simdev report`` asks it, and ``simdev plan --output``. The keys that it reads are written in
-``search/plan/outcome.py``, ``search/result.py`` and ``search/comparison/comparison.py``; the
-scripts ``page/assets/ranked.js`` and ``curves.js`` draw what it gives.
+``simdev report`` and ``simdev plan --output`` use this module. The keys that it reads are written
+in ``search/plan/outcome.py``, ``search/result.py`` and ``search/comparison/comparison.py``; the
+scripts ``page/assets/ranked.js`` and ``curves.js`` draw its data.
 """
 
 from __future__ import annotations
@@ -52,10 +52,10 @@ AHEAD = (
 
 
 def answers_data(value: Any, source: str) -> Json | None:
-    """The page of the JSON of plans, a search or a comparison, which names the file that it is
-    from without its folder; None of anything else.
+    """The data of a page from the JSON of plans, a search or a comparison; None for other JSON.
+    ``source`` is the name of its file, without the folder.
 
-    Raises InputError where such a file is not whole.
+    Raises InputError where keys are missing or of another type.
     """
     if not isinstance(value, Mapping):
         return None
@@ -74,7 +74,7 @@ def answers_data(value: Any, source: str) -> Json | None:
 
 
 def _floats(value: Any) -> Any:
-    """JSON whose numbers are exact (files are read so) with floats in their place."""
+    """JSON with floats in place of the exact numbers that files are read with."""
     if isinstance(value, Mapping):
         return {name: _floats(part) for name, part in value.items()}
     if isinstance(value, list):
@@ -85,7 +85,7 @@ def _floats(value: Any) -> Any:
 
 
 def plans_data(value: Entry, source: str) -> Json:
-    """All that the page of plans shows, of the JSON of ``simdev plan``."""
+    """The data of the page of plans, from the JSON of ``simdev plan``."""
     rows, counts = value["plans"], value.get("counts")
     names = [name for row in rows for name in row if name not in LEFT_OUT]
     columns: dict[str, list[Any]] = {NAME: [_name(row) for row in rows]}
@@ -112,7 +112,7 @@ def plans_data(value: Entry, source: str) -> Json:
 
 
 def _name(row: Entry) -> str:
-    """A plan in a few words: its degrees over one, or the method that made it."""
+    """A plan in a few words: its degrees above 1, or the method that made it."""
     if "method" in row:
         return str(row["method"])
     return ", ".join(degrees_over_one(row)) or "one device"
@@ -137,12 +137,12 @@ def _says_something(name: str, values: Sequence[Any]) -> bool:
 
 
 def _place(name: str) -> int:
-    """The place of a column: AHEAD first, degrees and options behind."""
+    """The place of a column: AHEAD first, then degrees and options."""
     return AHEAD.index(name) if name in AHEAD else len(AHEAD)
 
 
 def _colour(columns: Entry) -> str:
-    """The column that colours the points: the first of some that is there."""
+    """The column that colours the points: the first of the choices that the table has."""
     choices = ("devices", "pp", "tp", "schedule", NAME)
     return next((name for name in choices if name in columns), "")
 
@@ -192,13 +192,13 @@ def _plans_facts(counts: Entry | None) -> Facts:
 
 
 def _why(rows: Sequence[Entry], columns: Entry, ranks: Ranking) -> Iterator[str]:
-    """Why the runner-up loses, and how many are as fast as the first."""
+    """Sentences on the number of plans as fast as the first, and why the runner-up is slower."""
     reasons = [str(rows[i].get("why") or "") for i in ranks.order]
     alike = sum(reason.startswith("as fast") for reason in reasons)
     if alike:
         yield f"{alike:,} of the plans below are as fast as the first."
     slower = [i for i, why in zip(ranks.order, reasons, strict=True) if why.startswith("+")]
-    # What is longer by less than can be told has no reason that could.
+    # A difference that rounds to 0 has no reason worth a sentence.
     slower = [i for i in slower if not rows[i]["why"].startswith("+0.0%")]
     if slower:
         loss = rows[slower[0]]["why"].lstrip("+")
@@ -208,8 +208,8 @@ def _why(rows: Sequence[Entry], columns: Entry, ranks: Ranking) -> Iterator[str]
 def _plans_notes(
     rows: Sequence[Entry], counts: Entry, columns: Entry, ranks: Ranking
 ) -> Iterator[str]:
-    """How far off the model is, what is not shown, why the runner-up loses, what was refused."""
-    # Answers of earlier versions tell the error in another way, of models of their size.
+    """Notes on the error of the model, the plans not shown, the runner-up, and refused plans."""
+    # Files of earlier versions have the error of models of similar size, in other keys.
     if "matched" in (counts.get("published") or {}):
         yield str(PublishedError(**counts["published"]))
     if folded := sum(row.get("folded", 0) for row in rows):
@@ -230,7 +230,7 @@ def _plans_notes(
 
 
 def _left_out(counts: Entry) -> Table:
-    """Combinations that are no plans, by reason."""
+    """The combinations that are not shown as plans, by reason."""
     kinds = {"illegal": counts.get("illegal", {}), "refused": counts.get("refused", {})}
     rows = [
         (kind, reason, count)
@@ -245,7 +245,7 @@ def _left_out(counts: Entry) -> Table:
 
 
 def search_data(value: Entry, source: str) -> Json:
-    """All that the page of a search or of a comparison shows, of the JSON of ``simdev search``."""
+    """The data of the page of a search or a comparison, from the JSON of ``simdev search``."""
     methods = [_alone(value)] if "curve" in value else value["methods"]
     answered = [method for method in methods if method["step_ms"] is not None]
     answered.sort(key=lambda method: (not method["fits"], method["step_ms"]))
@@ -275,7 +275,7 @@ def search_data(value: Entry, source: str) -> Json:
 
 
 def _alone(value: Entry) -> Json:
-    """A single search as a method of a comparison."""
+    """A single search in the form of a method of a comparison."""
     curve, step = value["curve"], value["step_time_s"]
     steps = [
         seconds if not excess else None

@@ -1,7 +1,7 @@
-"""The ops of two steps beside each other, by module and by kind; and the names of a predicted
-step's ops for those of a traced one, which knows no modules.
+"""The ops of two steps beside each other, by module and by kind; and a renaming of a traced step's
+ops, which have no modules, after the ops of a predicted step.
 
-``step.py`` shows the tables, ``simdev compare`` names what it reads of traces.
+``step.py`` shows the tables, ``simdev compare`` renames the ops of traces.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ..table import CHANGE, TEXT, TIME, Table, change
 
 WHOLE = "(none)"
 Key = tuple[str, str, str]
-"""The device, the phase and the kind of an op; collectives of one kind are those of all devices."""
+"""(device, phase, kind) of an op; the device of a collective is "", for all devices."""
 Known = tuple[Report, Mapping[str, str]]
 """A step, and the kinds of its ops by name."""
 ROWS_SHOWN = 12  # in a terminal
@@ -29,7 +29,7 @@ ROWS_SHOWN = 12  # in a terminal
 def time_table(
     title: str, column: str, first: Mapping[str, int], second: Mapping[str, int]
 ) -> Table:
-    """Times in ps by name; what takes none in both is left out."""
+    """A table of times in ps by name, without names that take no time in both steps."""
     pairs = [(name, first.get(name, 0), second.get(name, 0)) for name in {**first, **second}]
     rows = tuple((name, a, b, b - a, change(a, b)) for name, a, b in pairs if a or b)
     columns = {column: TEXT, "A": TIME, "B": TIME, "added": TIME, "change": CHANGE}
@@ -37,8 +37,8 @@ def time_table(
 
 
 def a_step(report: Report) -> slice:
-    """The rows of the tasks of one step (a round, where steps differ): where steps repeat, of the
-    last that is counted.
+    """The range of the tasks of one step (of a round where steps differ). Where steps repeat, it is
+    the last step of the window.
     """
     graph, steady = report.trace.task_graph, report.steady
     each = graph.first_dispatch // graph.rounds
@@ -47,19 +47,19 @@ def a_step(report: Report) -> slice:
 
 
 def step_tasks(report: Report) -> dict[str, tuple[str, int, int]]:
-    """Where each task of a step ran, its start in the step and its length (ps), by name."""
+    """(device, start in the step, length), in ps, of each task of a step by name."""
     graph, rows = report.trace.task_graph, a_step(report)
     start, finish = report.trace.start[rows], report.trace.finish[rows]
     places = np.array(graph.devices, dtype=object)[graph.tasks.source[rows]].tolist()
-    # A single step begins at 0, one of several with its first task.
+    # A single step begins at 0, a step of several with its first task.
     begin = 0 if report.steady is None or not len(start) else start.min()
     times = zip(places, (start - begin).tolist(), (finish - start).tolist(), strict=True)
     return dict(zip(graph.tasks.name[: len(start)], times, strict=True))
 
 
 def op_tables(first: Known, second: Known) -> Iterator[Table]:
-    """Times of ops, on all devices together, by their modules and by their kinds; where they part
-    most comes first.
+    """Tables of the times of ops, summed over all devices, by module and by kind; the largest
+    differences come first.
     """
     for title, column, part in (
         ("Ops by module", "module", lambda name, key: module_of(name)),
@@ -90,7 +90,7 @@ def _times(known: Known, part: Callable[[str, Key], str]) -> Counter[str]:
 
 
 def _ops(report: Report, kinds: Mapping[str, str]) -> Iterator[tuple[str, Key, int]]:
-    """The ops of a step in the order of its program with their ps, but for those of no time."""
+    """(name, key, ps) of the ops of a step that take time, in program order."""
     tasks = report.trace.task_graph.tasks
     phases = dict(zip(tasks.name, tasks.kind, strict=True))
     for name, (device, _, length) in step_tasks(report).items():
@@ -102,9 +102,9 @@ def _ops(report: Report, kinds: Mapping[str, str]) -> Iterator[tuple[str, Key, i
 def named_like(
     graph: Graph, placement: Mapping[str, str], devices: Sequence[str], predicted: Known
 ) -> tuple[Graph, Mapping[str, str]]:
-    """The graph of a trace on these devices with the names of a predicted step's ops, and by op the
-    new name: on each device the k-th of a phase and kind has the name of the k-th there, and so has
-    the k-th collective of a kind. What has none there keeps its name, marked where that is taken.
+    """The graph of a trace, renamed after the ops of a predicted step, and the new name of each op.
+    On each device the k-th op of a phase and kind gets the name of the predicted step's k-th; so
+    does the k-th collective of a kind. Other ops keep their names, marked where they are taken.
     """
     known = [(name, key) for name, key, _ in _ops(*predicted)]
     numbers = _numbered(predicted[0].trace.task_graph.devices, (key[0] for _, key in known))
@@ -124,7 +124,7 @@ def named_like(
 
 
 def _numbered(devices: Sequence[str], used: Iterable[str]) -> dict[str, int]:
-    """The devices that are used, by their order; the place of what several do together is 0."""
+    """A number for each device that is used, in their order, from 1 on; 0 for collectives ("")."""
     working = set(used)
     return {name: i for i, name in enumerate(["", *(d for d in devices if d in working)])}
 

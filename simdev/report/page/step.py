@@ -355,7 +355,7 @@ def rivalry(first: Draws, second: Draws, a: str = "A", b: str = "B") -> str:
     tie = f" (a tie: {TIE_MEANING})" if is_tie(share) else ""
     return (
         f"How sure: of {len(first):,} draws (seed {first.seed}) {a} is faster in {share:.1%}, {b} "
-        f"in {1 - share:.1%}{tie}; {b} minus {a} is {low} to {high} in 8 of 10, p50 {middle}."
+        f"in {1 - share:.1%}{tie}; {b} minus {a} is {low} to {high} in 8 of 10 draws, p50 {middle}."
     )
 
 

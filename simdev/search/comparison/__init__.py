@@ -1,10 +1,10 @@
-"""Comparisons: every method on the same questions, with several seeds.
+"""Comparisons: every method on every question, with several seeds.
 
     runs (method x seed x question; kept in a journal) -> Comparison -> table, curves, picture
 
-``run_comparison`` asks every method every question and makes the value, ``compare`` is its table.
-``simdev/commands/search.py`` and benchmarks call them. Limits are checked as those of one
-search are (run.py); runs.py has what a journal keeps of a run.
+``run_comparison`` runs every method on every question and returns a Comparison; ``compare`` returns
+its table. ``simdev/commands/search.py`` and benchmarks call them. run.py checks the limits, as for
+one search; runs.py defines what a journal keeps of a run.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ __all__ = ["Comparison", "compare", "run_comparison"]
 Point = tuple[Hashable, Entrant, int]
 """A point of a comparison: the name of the question, the method, the seed."""
 
-# What takes no part in a search; sources that are not named here count.
+# Sources that cannot change the answer of a search (``sources_version``).
 APART = (
     r"(commands|formats|measure|report|execution/check|learn/env"
     r"|search/(comparison/(comparison|curves)|sweep))/"
@@ -48,8 +48,8 @@ REHEARSED = 8  # evaluations of a rehearsal
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """The limits of every method of a comparison, its preparations (None: the method's own), and
-    the options of learners.
+    """The limits of every method of a comparison, its preparations (None: each method's defaults),
+    and the options of learners.
     """
 
     budget: int | None = None
@@ -59,19 +59,19 @@ class Terms:
     warm: str | None = None
 
     def options(self, entrant: Entrant) -> LearnerOptions:
-        """The options of a method: settings and a start are of learners, unless the method itself
-        was listed with a start.
+        """The options of a method. Only learners take the settings and the start; a start that was
+        listed with the method (``post+m-sct``) goes first.
         """
         if METHODS[entrant.method].learner is None:
             return LearnerOptions(warm=entrant.warm)
-        # A search of its own has one process: then CPU seconds of methods can be compared.
+        # One process per search, so that CPU seconds of methods can be compared.
         return LearnerOptions(self.settings, entrant.warm or self.warm, n_jobs=1)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Task:
-    """One method with one seed on a question; ``progress`` hears the number of evaluations, where
-    the task is answered in this process.
+    """One method with one seed on a question; ``progress`` is called with the number of
+    evaluations, where the task runs in this process.
     """
 
     question: Shared[Question]
@@ -81,22 +81,22 @@ class Task:
     progress: Callable[[int], object] | None = None
 
     def key(self, digest: str) -> str:
-        """The key of its record, for a question of this digest: it changes with all that may change
-        the answer, the sources of simdev among them.
+        """The key of the task's record, for a question of this digest. It changes with everything
+        that may change the answer, the sources of simdev among them.
         """
         return fingerprint((sources_version(APART), digest, self.entrant, self.seed, self.terms))
 
 
 def answer(task: Task) -> Answer:
-    """The record of a task's result. A refusal does not last: it may be for the want of a package,
-    and is refused again in no time.
+    """The record of a task's result. A refusal is not kept in the journal: its cause may be a
+    missing package, and to refuse again takes no time.
     """
     method, terms, question = task.entrant.method, task.terms, task.question.value
     rehearse(method)
     try:
         request = requested(method, terms.options(task.entrant))
         limits = Budget(terms.budget, terms.seconds, task.seed, task.progress)
-        # What splits ops takes no preparation: there it is asked the graph as it is.
+        # Methods that split ops take no preparations: they search the graph as it is.
         prepare = None if METHODS[method].splits else terms.prepare
         result = search_oracle(question.oracle, question.given, method, limits, prepare, request)
         ended = result.provenance["ended"]
@@ -109,7 +109,7 @@ def answer(task: Task) -> Answer:
 
 @cache
 def rehearse(method: str) -> None:
-    """Run a method on a toy, once a process, so that no run pays for what is loaded once: compiled
+    """Run a method on a toy, once per process, so that no run pays for one-time loads: compiled
     loops, solvers, torch.
     """
     ops = (Op("a", outputs=(Tensor(1),), time=1), Op("b", inputs=("a",), time=1))
@@ -118,7 +118,7 @@ def rehearse(method: str) -> None:
     n_jobs = None if METHODS[method].learner is None else 1
     try:
         ended = search(toy, method, REHEARSED, seconds=1.0, n_jobs=n_jobs).provenance["ended"]
-    except Exception:  # what is wrong is told of the question
+    except Exception:  # the run of the question itself will report it
         return
     if ended == "interrupted":
         raise KeyboardInterrupt
@@ -149,31 +149,31 @@ def run_comparison(
     Parameters
     ----------
     methods
-        Names, or learners with the method that they imitate first, "post+m-sct". "all" are all
-        methods, exhaustive search only where ``seconds`` end it.
+        Names of methods; "post+m-sct" is the learner "post", which first imitates "m-sct". "all"
+        means all methods, with exhaustive search only where ``seconds`` are given.
     questions
         Scenarios or Oracles by name; each is prepared once, for all methods.
     budget, seconds, prepare
-        As ``search`` has them, for every method; methods that split ops take no preparation.
+        Arguments of ``search``, for every method; methods that split ops take no preparation.
     seed, seeds
         The first seed, and how many: ``seed``, ``seed + 1``, ... A method that draws nothing at
         random runs once.
     settings, warm
         Options of ``search`` for the learners.
     n_jobs
-        So many runs at once (``simdev.ground.jobs``), which changes no answer, but what ends in
-        time.
+        The number of runs at once (``simdev.ground.jobs``). It changes no answer, except where a
+        limit in seconds ends a run.
     journal
-        A file to which every finished run is appended at once. A comparison that finds runs there
-        does not make them again, as long as neither the question nor simdev has changed.
+        A file to which every finished run is appended at once. A comparison does not repeat the
+        runs in it, as long as neither the question nor simdev has changed.
     progress
         Whether to show a bar on stderr, from two seconds on; None: where stderr is a terminal.
 
     Notes
     -----
-    A method that refuses a question has a run with the reason. Ctrl-C ends with what is there, and
-    with the best so far of the run under way. Raises InputError for an unknown method, for wrong
-    limits, and for a journal that cannot be written; KeyboardInterrupt where nothing is there yet.
+    A method that refuses a question has a run with the reason. Ctrl-C ends with the runs so far,
+    and the best so far of the run under way. Raises InputError for an unknown method, for wrong
+    limits, and for a journal that cannot be written; KeyboardInterrupt where there is no run yet.
     """
     entrants = _entrants(methods, seconds)
     for entrant in entrants:
@@ -218,15 +218,15 @@ def compare(
     seeds: int = 1,
     **options: Any,
 ) -> pd.DataFrame:
-    """The table that papers print: every method on every scenario or oracle, a row each, in this
-    order (``Comparison.table`` tells its columns), with the options of ``run_comparison``.
+    """The table that papers print: a row for each question and method, in this order (columns:
+    ``Comparison.table``), with the options of ``run_comparison``.
     """
     limits = budget, seed, seconds, prepare
     return run_comparison(methods, questions, *limits, seeds=seeds, **options).table
 
 
 def _entrants(methods: str | Iterable[str], seconds: float | None) -> list[Entrant]:
-    """The methods as they are listed, each once."""
+    """The listed methods, each once."""
     labels = [methods] if isinstance(methods, str) else list(methods)
     every = [name for name in METHODS if name != ENDLESS or seconds is not None]
     listed = [name for label in labels for name in (every if label == ALL else [label])]
@@ -237,7 +237,7 @@ def _entrants(methods: str | Iterable[str], seconds: float | None) -> list[Entra
 
 
 def _posed(question: Scenario | Oracle) -> Shared[Question] | str:
-    """A question, or why it cannot be asked."""
+    """A prepared question, or why it cannot be searched."""
     try:
         return Shared(question_of(question))
     except InputError as error:
@@ -258,10 +258,10 @@ def _records(
     journal: str | os.PathLike[str] | None,
     progress: bool | None,
 ) -> tuple[dict[Point, Row], bool]:
-    """The record of every task, from the journal or made now, and whether somebody ended it before
-    all were there.
+    """The record of every task, from the journal or made now, and whether an interrupt ended the
+    loop before all were there.
     """
-    # A digest reads all of a question: only what outlives the process needs one.
+    # A digest reads a whole question, so it is made only for a journal.
     questions = {task.question for task in tasks.values()} if journal else ()
     digests = {question: question.value.digest for question in questions}
     keys = {
@@ -294,8 +294,8 @@ def _records(
 
 
 def _heard(bar: Any, task: Task) -> Callable[[int], object]:
-    """A function that moves the bar at each evaluation: by a share of a run, as far as its end is
-    known.
+    """A function that moves the bar at each evaluation: by a share of a run, where the run's budget
+    is known.
     """
     begun, label = None, task.entrant.label
     limit = task.terms.budget or METHODS[task.entrant.method].budget

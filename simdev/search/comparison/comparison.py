@@ -1,8 +1,8 @@
-"""Comparison: every method on every question, as a value; its rows, its marks, and its tables for
+"""Comparison: the results of every method on every question, with their rows, marks, and tables for
 people.
 
-``run_comparison`` makes it, ``simdev/commands/search.py`` prints its tables and its JSON. A
-column of ``table`` is made in ``row_of``; people read it in ``ended_table``.
+``run_comparison`` makes it, ``simdev/commands/search.py`` prints its tables and its JSON. A column
+of ``table`` is made in ``row_of`` and printed by ``ended_table``.
 """
 
 from __future__ import annotations
@@ -37,21 +37,21 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
-# Rows: what each method ended with, and when it reached the marks.
+# Rows: the end of each method, and when it reached the marks.
 
 COLUMNS = [
     "question", "method", "step_ms", "against_single", "fits", "peak_bytes", "placing_s",
     "evaluations", "reason",
 ]  # fmt: skip
-SHARE = 0.9  # of one device: a mark that every search should reach
-SEARCHES = ("greedy", "annealing")  # whose ends are marks for the others
-FEW = 16  # evaluations of what plans: a start, a plan and what mends it
+SHARE = 0.9  # of one device's step: a mark that every search should reach
+SEARCHES = ("greedy", "annealing")  # methods whose ends are marks for the others
+FEW = 16  # most evaluations of a planner: the starts, the plan and its repair
 
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """A step in seconds to be reached, and what it is: 0.9 x one device, or the median end of a
-    search.
+    """A step in seconds that methods try to reach, and its name: 0.9 x one device, or the search
+    whose median end it is.
     """
 
     name: str
@@ -59,9 +59,7 @@ class Mark:
 
 
 def counted(runs: Sequence[Run]) -> list[tuple[Run, Result]]:
-    """The runs that count, best first: the whole ones, and only where there are none what was cut
-    short.
-    """
+    """The runs that count, best first: whole runs, or where there are none, interrupted runs."""
     whole = [run for run in runs if run.is_whole]
     ended = [(run, run.result) for run in whole or runs if run.result is not None]
     return sorted(ended, key=lambda pair: pair[0].rank or ())
@@ -76,10 +74,10 @@ def plans(runs: Sequence[Run]) -> bool:
 
 
 def row_of(runs: Sequence[Run], references: References) -> dict[str, Any]:
-    """The row of a method: medians over its seeds.
+    """The row of a method on a question: medians over its seeds.
 
-    Steps are ordered by rank, what fits first. Where the middle one (of an even number the worse of
-    two) does not fit, the row is that run's.
+    Steps are ordered by rank, those that fit first. Where the middle run (the worse of two, for an
+    even number) does not fit, its figures are the row's.
     """
     first, ended = runs[0], counted(runs)
     if not ended:
@@ -110,7 +108,7 @@ def row_of(runs: Sequence[Run], references: References) -> dict[str, Any]:
 
 
 def _quartiles_ps(results: Sequence[Result]) -> Floats:
-    """The quartiles of the steps that the runs ended with; inf for what does not fit."""
+    """The quartiles of the steps at the end of the runs; inf for a step that does not fit."""
     return quartiles(np.array([r.cost.step_ps if r.cost.feasible else inf for r in results]))
 
 
@@ -126,8 +124,8 @@ def _against(single: Reference | None, step_ps: float) -> float:
 
 
 def _above(middle: Run, step_ps: float, references: References) -> str:
-    """The references that end below a method, by rank: a longer step that fits is no worse than one
-    that does not. ``middle`` is the run in the middle, ``step_ps`` the median.
+    """The references that are better than a method, by rank: a longer step that fits is no worse
+    than one that does not. ``middle`` is the run in the middle, ``step_ps`` the median.
     """
     assert middle.rank is not None  # it has a result
     rank = (*middle.rank[:2], step_ps)
@@ -140,7 +138,7 @@ def _above(middle: Run, step_ps: float, references: References) -> str:
 
 def marks_of(by_method: Mapping[str, Sequence[Run]], references: References) -> list[Mark]:
     """The marks of a question: SHARE of one device where that fits, and the median ends of the
-    SEARCHES that are there.
+    SEARCHES that have run.
     """
     marks = []
     single = references.single
@@ -155,7 +153,7 @@ def marks_of(by_method: Mapping[str, Sequence[Run]], references: References) -> 
 
 def reached(runs: Sequence[Run], mark: Mark) -> dict[str, Any] | None:
     """When a method reached a mark: medians over its seeds of evaluations and CPU seconds (inf
-    where most never did), and how many did; None where it has no result.
+    where most runs never did), and how many runs did; None where the method has no result.
     """
     results = [result for _, result in counted(runs)]
     if not results:
@@ -167,13 +165,13 @@ def reached(runs: Sequence[Run], mark: Mark) -> dict[str, Any] | None:
 
 
 def _first_at(result: Result, axis: str, mark: Mark) -> float:
-    """The first place of the axis at which a run was at a mark or below; inf: it never was."""
+    """The first place on the axis where a run was at or below a mark; inf where it never was."""
     at, steps = improvements(result, axis)
     return float(at[steps <= mark.step_s].min(initial=inf))
 
 
 def plain_numbers(row: Mapping[str, Any]) -> dict[str, Any]:
-    """A row as JSON, without the question: what is infinite or no number is null."""
+    """A row as JSON, without the question: inf and NaN become null."""
     numbers = {
         name: None if isinstance(value, float) and not isfinite(value) else value
         for name, value in row.items()
@@ -182,16 +180,16 @@ def plain_numbers(row: Mapping[str, Any]) -> dict[str, Any]:
     return numbers
 
 
-# The value.
+# The comparison itself.
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Comparison:
     """Runs of methods on questions, in the order of the question, the method and the seed.
 
-    ``references`` tells by question what one device and the own strategy cost. ``interrupted``
-    tells whether somebody ended it before all runs were there: missing runs then have a reason, and
-    a run that was cut short counts only where its method has no whole one.
+    ``references`` has the costs of one device and of the scenario's own strategy, by question.
+    ``interrupted``: an interrupt ended the comparison before all runs were there. Missing runs then
+    have a reason, and an interrupted run counts only where its method has no whole run.
     """
 
     runs: tuple[Run, ...]
@@ -218,10 +216,10 @@ class Comparison:
     @property
     def reached(self) -> pd.DataFrame:
         """When each method reached 0.9 x one device, and the median ends of greedy and annealing,
-        where these are there.
+        where these have run.
 
         Columns: question, method, mark, mark_s (its step), evaluations and cpu_seconds (medians
-        over seeds; infinite where most never did), reached (so many of its seeds did), seeds.
+        over seeds; infinite where most never did), reached (the number of seeds that did), seeds.
         """
         import pandas as pd
 
@@ -234,7 +232,7 @@ class Comparison:
         """The best so far: question, method, axis ("evaluations" or "cpu_seconds"), at, lower_s,
         median_s, upper_s (quartiles over the seeds; infinite where nothing fits by then).
 
-        All methods of a question are told at the same places, and each at its end.
+        All methods of a question have the same places ``at``, and each its end.
         """
         import pandas as pd
 
@@ -259,7 +257,9 @@ class Comparison:
         return [row_of(runs, references) for runs in methods.values()]
 
     def reached_of(self, question: Hashable) -> list[dict[str, Any]]:
-        """For each mark of a question and each method that has a result when it was reached."""
+        """A row for each mark of a question and each method with a result: when the method reached
+        the mark.
+        """
         methods = self.methods_of(question)
         return [
             {"question": question, "method": label, **row}
@@ -289,7 +289,7 @@ class Comparison:
         return rows
 
     def best(self, question: Hashable) -> Run | None:
-        """The best run of a question, of those that were cut short too; None where no method has an
+        """The best run of a question, interrupted runs included; None where no method has an
         answer.
         """
         runs = [run for run in self.runs if run.question == question and run.rank is not None]
@@ -336,7 +336,7 @@ class Comparison:
 
 # Tables for people.
 
-DIGITS = 6  # of times: what a search gains is often in the last of them
+DIGITS = 6  # of times: the gain of a search is often in the last digits
 NEVER = "-"
 
 
@@ -346,7 +346,7 @@ def ended_table(comparison: Comparison, question: Hashable) -> Table:
     rows.sort(key=lambda row: (not row["fits"], row["step_ms"]))
     best = min((row["step_ms"] for row in rows), default=1.0)
     unit, unit_ms = _unit(best)
-    # As many decimals in every row, so that a column can be read down.
+    # The same number of decimals in every row, so that a column can be read down.
     decimals = max(DIGITS - 1 - floor(log10(max(best / unit_ms, 1e-9))), 0)
     titles = {
         "method": TEXT, f"step, {unit}": NUMBER, "quartiles": NUMBER, ONE_DEVICE: NUMBER,
@@ -387,14 +387,14 @@ def _title(question: Hashable, references: References) -> str:
 
 
 def _unit(step_ms: float) -> tuple[str, float]:
-    """The unit in which steps of about this length are told, and its length in ms."""
+    """The unit for steps of about this length, and its length in ms."""
     name, ps = time_unit(max(int(step_ms * 1e9), 1))
     return name, ps / 1e9
 
 
 def reached_table(comparison: Comparison, question: Hashable) -> Table:
-    """For each method and mark its evaluations and CPU seconds by then; methods that reached none
-    are left out.
+    """For each method and mark, the evaluations and CPU seconds by then; methods that reached no
+    mark are left out.
     """
     marks, cells = {"method": TEXT}, dict[str, list[str]]()
     for row in comparison.reached_of(question):

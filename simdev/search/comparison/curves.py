@@ -1,9 +1,9 @@
 """The best so far as a step function of evaluations or CPU seconds: its quartiles over seeds, and
 their picture.
 
-Between two evaluations nothing is known, so nothing is interpolated: the value at a place is that
-of the last improvement before it. A best that does not fit counts as infinite. ``Comparison`` alone
-calls it; the medians of its rows come from ``quartiles``, too.
+Nothing is interpolated between evaluations: the value at a place is the last improvement before it.
+A best that does not fit counts as infinite. Only ``Comparison`` calls this module; the medians of
+its rows come from ``quartiles``, too.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ EVALUATIONS, CPU_SECONDS = AXES = "evaluations", "cpu_seconds"
 STEPS = "lower_s", "median_s", "upper_s"
 PLACES = 200  # of a grid, equally far apart in logarithms
 QUARTILES = 0.25, 0.5, 0.75
-HUGE = 1e300  # more than any step, in whatever unit
+HUGE = 1e300  # more than any step, in any unit
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Curve:
-    """The best so far of one method over an axis: quartiles over its seeds, in seconds, at places
-    of the axis, up to where the last seed ended.
+    """The best so far of one method over an axis: quartiles over its seeds, in seconds, at the
+    places ``at`` of the axis, up to the end of the last seed.
     """
 
     method: str
@@ -55,7 +55,7 @@ class Curve:
 
 
 def improvements(result: Result, axis: str) -> tuple[Floats, Floats]:
-    """The places of the axis at which the best that fits got better, and its steps in seconds."""
+    """The places on the axis where the best that fits got better, and its steps in seconds."""
     fitting = [point for point in result.points if not point.memory_excess]
     at = [p.evaluation if axis == EVALUATIONS else p.cpu_seconds for p in fitting]
     steps = [point.step_ps / 1e12 for point in fitting]
@@ -63,7 +63,7 @@ def improvements(result: Result, axis: str) -> tuple[Floats, Floats]:
 
 
 def best_so_far(result: Result, axis: str, places: Floats) -> Floats:
-    """The step in seconds of the best that fits, by each place of the axis; inf where there is none
+    """The step in seconds of the best that fits, by each place of the axis; inf where nothing fits
     by then.
     """
     at, steps = improvements(result, axis)
@@ -74,10 +74,10 @@ def best_so_far(result: Result, axis: str, places: Floats) -> Floats:
 def quartiles(values: Floats) -> Floats:
     """The lower quartile, the median and the upper quartile over the first axis [3, ...].
 
-    Between two values they are interpolated linearly, as NumPy does; next to one that is infinite
-    they are infinite.
+    Between two values they are interpolated linearly, as NumPy does; next to an infinite value they
+    are infinite.
     """
-    # NumPy makes NaN of an infinite value; a huge one shows in whatever is interpolated from it.
+    # NumPy interpolates NaN next to inf; HUGE in place of inf can be recognised afterwards.
     each: Floats = np.quantile(np.minimum(values, HUGE), QUARTILES, axis=0)
     # A quartile takes at least a quarter of a neighbour that it is interpolated from, so one next
     # to HUGE is above HUGE / 8.
@@ -93,7 +93,7 @@ def places_of(results: Sequence[Result], axis: str) -> Floats:
     first = min(_first(result, axis) for result in results)
     last = max(first, *(float(result.provenance[axis]) for result in results))
     places = np.geomspace(first, last, PLACES)
-    # Rounding must not lose the first answer, nor what the last evaluation brought.
+    # Rounding must lose neither the first answer nor the last evaluation.
     places[0], places[-1] = first, last
     return np.unique(np.round(places)) if axis == EVALUATIONS else np.unique(places)
 
@@ -104,9 +104,10 @@ def _first(result: Result, axis: str) -> float:
 
 
 def curve_of(method: str, results: Sequence[Result], axis: str, places: Floats) -> Curve:
-    """The quartiles of a method's runs at all places before the last of its ends, and at this end.
+    """The quartiles of a method's runs at all places before the end of its last run, and at this
+    end.
 
-    A run that ended before others of its method keeps its best.
+    A run that ended earlier than others keeps its best.
     """
     end = max(float(result.provenance[axis]) for result in results)
     at = np.append(places[places < end], end)
@@ -117,7 +118,7 @@ def curve_of(method: str, results: Sequence[Result], axis: str, places: Floats) 
 # The picture.
 
 TITLES = {"evaluations": "evaluations", "cpu_seconds": "CPU seconds"}
-COLOURS = DEVICES[:-1]  # the last is black, of the references
+COLOURS = DEVICES[:-1]  # the last is black, for the references
 DASHES: Sequence[Any] = ("-", (0, (5, 1.5)), (0, (1, 1)), (0, (6, 1.5, 1, 1.5)))
 MARKERS = "os^DvPX<>p"
 BESIDE: Mapping[str, Mapping[str, Any]] = {
@@ -126,13 +127,15 @@ BESIDE: Mapping[str, Mapping[str, Any]] = {
 }
 WIDE = 3.0  # from this ratio of steps on their axis is logarithmic
 NUMBERED = ((20, (1, 2, 3, 5, 7)), (500, (1, 2, 5)), (inf, (1,)))  # of a decade, up to a ratio
-HIGHEST = 2.0  # times the slowest reference: what is beyond would press all others together
+HIGHEST = 2.0  # times the slowest reference: a higher axis would press all curves together
 WIDTH, HEIGHT, LINE = 13.0, 5.2, 0.21  # inches: of a picture, and of a line of its legend
 
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """The axis of steps: from ``low`` to ``high`` seconds, told in a unit of so many seconds."""
+    """The axis of steps: from ``low`` to ``high`` seconds, labelled in a ``unit`` of ``unit_s``
+    seconds.
+    """
 
     low: float
     high: float
@@ -146,8 +149,8 @@ def draw(
     planners: Collection[str],
     references: References,
 ) -> Figure:
-    """Two panels, over each of AXES: median lines with bands between the quartiles, ``planners`` as
-    points, one device and the own placement as horizontal lines.
+    """A panel for each of AXES: a method's median is a line with a band between its quartiles, or
+    for ``planners`` a point; one device and the own placement are horizontal lines.
 
     The legend has the best first. Points above the panels are drawn at the upper edge, hollow.
     """
@@ -171,8 +174,8 @@ def draw(
 
 
 def looks_of(methods: Sequence[str], planners: Collection[str]) -> dict[str, dict[str, Any]]:
-    """How methods are drawn: colours in turn, those of points after those of lines; where they are
-    used up, dashes and markers tell equal ones apart.
+    """The colour and the line style or marker of each method: colours in turn, first lines, then
+    points; where colours run out, dashes and markers differ.
     """
     looks: dict[str, dict[str, Any]] = {}
     lines = sum(method not in planners for method in methods)
@@ -215,8 +218,8 @@ def _draw_line(panel: Axes, curve: Curve, look: Mapping[str, Any], scale: Scale)
 
 
 def _draw_point(panel: Axes, curve: Curve, look: Mapping[str, Any], scale: Scale) -> None:
-    """A single answer, with a bar between its quartiles; hollow at the upper edge where it is
-    beyond.
+    """A planner's answer as a point, with a bar between its quartiles; hollow at the upper edge
+    where it lies above.
     """
     at = float(curve.at[-1])
     low, middle, high = (float(getattr(curve, name)[-1]) for name in STEPS)

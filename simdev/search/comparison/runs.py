@@ -1,9 +1,9 @@
-"""Runs: one method with one seed on one question, as a value that JSON can hold; the questions, and
-the references that their runs are compared with.
+"""Runs: one method with one seed on one question, as a value that JSON can hold; questions, and the
+references that their runs are compared with.
 
-``run_comparison`` makes runs of the records in a journal. ``record_of`` and ``run_of`` are the two
-ways between a Result and a record: a field of Result that shall be kept is in both.
-``simdev/commands/search.py`` tells the references of a single search, too.
+``run_comparison`` makes runs from the records in a journal. ``record_of`` turns a Result into a
+record and ``run_of`` a record into a run: a field of Result that shall be kept is in both.
+``simdev/commands/search.py`` prints the references of a single search, too.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ class Entrant:
 
     @property
     def warm(self) -> str | None:
-        """The method whose best is imitated; None where nothing is said."""
+        """The method whose best is imitated; None where the label names none."""
         return self.label.partition(WARM)[2] or None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Run:
-    """The result of a method (by its label) on a question; where there is none, the ``reason``.
+    """The result of a method (by its label) on a question, or the ``reason`` why there is none.
 
     ``rank`` orders results, the best first (``space.rank_of``).
     """
@@ -60,7 +60,7 @@ class Run:
 
     @property
     def is_whole(self) -> bool:
-        """Whether the run has a result, and nobody cut it short."""
+        """Whether the run has a result and was not interrupted."""
         return self.result is not None and self.result.provenance["ended"] != "interrupted"
 
     def to_json(self) -> dict[str, Any]:
@@ -71,8 +71,8 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """A step that all methods of a question are compared with: of one device, or of the scenario's
-    own strategy.
+    """A step that all methods of a question are compared with: the step of one device, or of the
+    scenario's own strategy.
     """
 
     cost: Cost
@@ -81,8 +81,8 @@ class Reference:
 
 @dataclass(frozen=True, slots=True)
 class References:
-    """The references of a question: None where no device can run everything, or where the own
-    strategy cannot be.
+    """The references of a question. ``single`` is None where no device can run everything,
+    ``present`` where the scenario's own strategy is impossible.
     """
 
     single: Reference | None = None
@@ -90,12 +90,12 @@ class References:
 
     @property
     def by_name(self) -> dict[str, Reference | None]:
-        """Both references by the names that people read."""
+        """Both references by their printed names."""
         return {ONE_DEVICE: self.single, PRESENT: self.present}
 
 
 def record_of(oracle: Oracle, result: Result) -> dict[str, Any]:
-    """A result as JSON, without the policy that a learner may have saved."""
+    """A result as JSON, without a learner's policy."""
     cost = result.cost
     return {
         "strategy": strategy_object(result.strategy),
@@ -112,7 +112,7 @@ def record_of(oracle: Oracle, result: Result) -> dict[str, Any]:
 
 
 def run_of(question: Hashable, method: str, seed: int, record: Mapping[str, Any]) -> Run:
-    """The run of a record; what was never written down (a policy) is not there."""
+    """The run of a record. Its result has no policy: records keep none."""
     excess, step_ps = record["memory_excess"], record["step_ps"]
     result = Result(
         read_strategy(record["strategy"]),
@@ -127,15 +127,15 @@ def run_of(question: Hashable, method: str, seed: int, record: Mapping[str, Any]
     return Run(question, method, seed, result, (over, total, ps))
 
 
-# Questions: what all methods of a comparison are asked, prepared once.
+# Questions: prepared once for all methods of a comparison.
 
 COUNTERS = ("_counted", "_cache_size")  # of an oracle; they change no answer
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Question:
-    """An oracle, the strategy that came with it, and what its references cost. A worker works the
-    costs out again, for no method shall pay for looking up those of ops.
+    """An oracle, the strategy that came with it, and the costs of its references. A worker computes
+    these costs again: that looks up the costs of ops, for which no method shall pay.
     """
 
     oracle: Oracle
@@ -144,7 +144,7 @@ class Question:
 
     @property
     def digest(self) -> str:
-        """A hash of all that may change an answer."""
+        """A hash of everything that may change an answer."""
         state = self.oracle.__getstate__()
         parts = {name: value for name, value in state.items() if name not in COUNTERS}
         return fingerprint((parts, self.given))
@@ -163,8 +163,8 @@ def _with_references(oracle: Oracle, given: Strategy) -> Question:
 
 
 def references_of(oracle: Oracle, given: Strategy) -> References:
-    """The costs of the best single device and of the own strategy. All costs of ops are looked up
-    by then.
+    """The costs of the best single device and of the own strategy. Afterwards all costs of ops have
+    been looked up.
     """
     try:
         single = _reference(oracle, search(oracle, "single").cost)

@@ -1,9 +1,9 @@
 """Loops of the placers that are compiled where numba is installed, and run as plain Python
-elsewhere: one source for both.
+elsewhere, from one source.
 
-Kernels take named tuples of flat columns (arrays where compiled, lists where not) and allocate
-nothing. They live in this folder because ``ground.jit.KERNELS`` names it: machine code is kept by a
-hash of the sources in the folders named there.
+Kernels take named tuples of flat columns (arrays where compiled, else lists) and allocate nothing.
+They live in this folder because ``ground.jit.KERNELS`` names it: machine code is cached by a hash
+of the sources in the folders named there.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def part(function: F) -> F:
 
 
 def opener(shape: type[T]) -> Callable[[Any], T]:
-    """For kernels: what opens the handle of a ``Columns`` as its named tuple."""
+    """A function for kernels that opens the handle of a ``Columns`` as its named tuple."""
     return jit.opener(shape) if COMPILED else lambda row: row
 
 
@@ -50,5 +50,5 @@ class Columns:
             self.handle = type(row)(*lists)
 
     def array(self, name: str) -> Any:
-        """A column as it is by now."""
+        """The current values of a column."""
         return np.asarray(getattr(self.row if COMPILED else self.handle, name))

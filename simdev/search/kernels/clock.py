@@ -1,9 +1,9 @@
-"""The clock of m-ETF and m-SCT: ops taken one by one, transfers booked when their reader is taken
-(pull).
+"""The clock of m-ETF and m-SCT: ops are taken one by one, and transfers are booked when their
+reader is taken (pull).
 
 ``search.baechi`` fills its columns and calls ``schedule``. The rules are Baechi's, not those of the
-engines: the placement that comes out is simulated as any other. Flat columns;
-``t * devices + d`` where two things index one. Times are ps, sizes bytes.
+engines: the resulting placement is simulated like any other. Columns are flat, with index ``t *
+devices + d`` for two dimensions. Times are ps, sizes bytes.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from . import kernel, opener, part
 
 NEVER = 1 << 62
 UNKNOWN = -1
-# In ``cell`` of Clock: the last finish; how many transfers were booked; when something can happen
-# next; when the op just proposed could start.
+# Indices of Clock.cell: the last finish; the number of booked transfers; the instant of the next
+# possible event; the instant at which the op just proposed could start.
 DONE, BOOKED, NEXT, WHEN = range(4)
 
 
@@ -42,16 +42,16 @@ class Lists(NamedTuple):
     held_ptr: Ints  # queues that a transfer holds, by source and destination
     held: Ints
     # 1: queues belong to devices, and the two ends of a transfer are booked one after the other, as
-    # in Baechi; 0: queues are links, shared by other pairs, and held together
+    # in Baechi; 0: queues are links, which other pairs share, and are booked together
     apart: int
     member_ptr: Ints  # ops of each colocation group
     member: Ints
     group: Ints
     made: Ints  # bytes of each op's outputs
     size: Ints  # bytes by tensor
-    at_home: Ints  # what of these counts at its producer (0: it is a view, or a parameter)
+    at_home: Ints  # bytes by tensor that count at its producer (0: a view, or a parameter)
     home: Ints  # producer of each tensor
-    kept: Ints  # 1: read after all that is planned, so it is never given back
+    kept: Ints  # 1: read after all planned ops, so it is never freed
     persistent: Ints  # bytes by group
     reserve: Ints  # bytes that a group needs to run, beside the persistent
     capacity: Ints  # by device, -1: unlimited
@@ -66,7 +66,7 @@ class Clock(NamedTuple):
     end: Ints
     missing: Ints  # edges into an op whose producers have not finished
     ready: Ints
-    data: Ints  # by op and device: when its inputs are there, as far as known
+    data: Ints  # by op and device: when its inputs would be there, as of ``known_at``
     known_at: Ints  # by op and device: the booking after which ``data`` was computed
     touched: Ints  # by device: the last booking of its queues
     free: Ints  # by device
@@ -86,7 +86,7 @@ open_lists, open_clock = opener(Lists), opener(Clock)
 def booked(
     p: Lists, c: Clock, source: int, destination: int, begin: int, length: int, commit: bool
 ) -> int:
-    """When a transfer ends that could begin at ``begin``; ``commit`` keeps its queues busy."""
+    """The end of a transfer that could begin at ``begin``; ``commit`` books its queues."""
     pair = source * p.devices + destination
     for e in range(p.held_ptr[pair], p.held_ptr[pair + 1]):
         begin = max(begin, c.queue[p.held[e]])
@@ -101,8 +101,8 @@ def booked(
 
 @part
 def data_there(p: Lists, c: Clock, op: int, device: int) -> int:
-    """When the inputs of an op would be on a device: each edge's missing tensors as one transfer,
-    none booked.
+    """The instant when the inputs of an op would be on a device: each edge's missing tensors count
+    as one transfer, and nothing is booked.
     """
     ready = 0
     for e in range(p.in_ptr[op], p.in_ptr[op + 1]):
@@ -143,7 +143,7 @@ def refresh(p: Lists, c: Clock, op: int) -> None:
 
 @part
 def fits(p: Lists, c: Clock, op: int, device: int) -> bool:
-    """Whether an op, with its group, has room on a device; an op already placed has."""
+    """Whether an op, with its group, has room on a device; always true for a placed op."""
     limit = p.capacity[device]
     if limit < 0 or c.device[op] >= 0:
         return True
@@ -158,7 +158,7 @@ def fits(p: Lists, c: Clock, op: int, device: int) -> bool:
 
 @part
 def estimate(p: Lists, c: Clock, op: int, device: int, now: int) -> int:
-    """When an op could start on a device; NEVER where it may not."""
+    """The instant when an op could start on a device; NEVER where it may not."""
     placed = c.device[op]
     if placed >= 0 and placed != device:
         return NEVER
@@ -173,7 +173,7 @@ def estimate(p: Lists, c: Clock, op: int, device: int, now: int) -> int:
 
 @part
 def urgent(p: Lists, c: Clock, op: int, now: int) -> int:
-    """The latest that it would start on any device that may run it."""
+    """The latest start of an op over all devices that may run it."""
     latest = UNKNOWN
     for d in range(p.devices):
         at = estimate(p, c, op, d, now)
@@ -184,8 +184,8 @@ def urgent(p: Lists, c: Clock, op: int, now: int) -> int:
 
 @part
 def awaited(p: Lists, c: Clock, device: int, now: int) -> int:
-    """The favourite child for which an idle device stays awake: ready, unplaced, nowhere earlier;
-    -1: none.
+    """The favourite child for which an idle device stays awake: ready, not placed, and not earlier
+    elsewhere; -1: none.
     """
     last = c.last[device]
     if last < 0 or p.favourite[last] < 0:
@@ -204,7 +204,7 @@ def awaited(p: Lists, c: Clock, device: int, now: int) -> int:
 
 @part
 def proposal(p: Lists, c: Clock, device: int, count: int, now: int) -> int:
-    """The op that an idle device would run next (-1: none); when is left in ``cell[WHEN]``."""
+    """The op that an idle device would run next (-1: none); its start is left in ``cell[WHEN]``."""
     child = awaited(p, c, device, now)
     chosen, when = -1, NEVER
     for k in range(count):
@@ -226,7 +226,9 @@ def proposal(p: Lists, c: Clock, device: int, count: int, now: int) -> int:
 
 @part
 def fetch(p: Lists, c: Clock, op: int, device: int) -> int:
-    """Book what the op still needs on a device, tensor by tensor; when all is there."""
+    """Book the missing inputs of an op on a device, tensor by tensor; returns when all
+    are there.
+    """
     ready = 0
     for k in range(p.carried_ptr[p.in_ptr[op]], p.carried_ptr[p.in_ptr[op + 1]]):
         tensor = p.carried[k]
@@ -251,9 +253,7 @@ def fetch(p: Lists, c: Clock, op: int, device: int) -> int:
 
 @part
 def release(p: Lists, c: Clock, op: int, device: int) -> None:
-    """Memory, once an op has read its inputs: what nobody reads any more is given back, with its
-    copies.
-    """
+    """Free each tensor that an op was the last to read, with its copies."""
     for k in range(p.carried_ptr[p.in_ptr[op]], p.carried_ptr[p.in_ptr[op + 1]]):
         tensor = p.carried[k]
         c.left[tensor] -= 1
@@ -266,7 +266,7 @@ def release(p: Lists, c: Clock, op: int, device: int) -> None:
 
 @part
 def run(p: Lists, c: Clock, op: int, device: int, now: int) -> None:
-    """Take an op: book its transfers, place its group, run it."""
+    """Run an op: book its transfers, place its group, set its end."""
     begin = max(fetch(p, c, op, device), c.free[device], now)
     if c.device[op] < 0:
         group = p.group[op]
@@ -283,7 +283,7 @@ def run(p: Lists, c: Clock, op: int, device: int, now: int) -> None:
 
 @part
 def finish(p: Lists, c: Clock, count: int, now: int) -> int:
-    """Let go of the successors of ops that end now; how many ops are ready then."""
+    """Release the successors of ops that end now; returns the number of ready ops."""
     for d in range(p.devices):
         op = c.running[d]
         if op < 0 or c.free[d] > now:
@@ -301,7 +301,7 @@ def finish(p: Lists, c: Clock, count: int, now: int) -> int:
 
 @part
 def take(p: Lists, c: Clock, count: int, chosen: int, device: int, now: int) -> int:
-    """Run a ready op; how many are ready then."""
+    """Run a ready op; returns the number of ready ops after it."""
     for k in range(count):
         if c.ready[k] == chosen:
             c.ready[k] = c.ready[count - 1]
@@ -317,8 +317,8 @@ def take(p: Lists, c: Clock, count: int, chosen: int, device: int, now: int) -> 
 
 @part
 def start_some(p: Lists, c: Clock, count: int, now: int) -> int:
-    """Start what can start now, the earliest first; then ``cell[NEXT]`` is when something can
-    happen next.
+    """Start all ops that can start now, the earliest first, and set ``cell[NEXT]`` to the instant
+    of the next possible event. Returns the number of ready ops.
     """
     while True:
         chosen, where, when = -1, -1, NEVER
@@ -342,8 +342,8 @@ def start_some(p: Lists, c: Clock, count: int, now: int) -> int:
 
 @part
 def forced(p: Lists, c: Clock, count: int) -> int:
-    """Where nothing that is ready has room anywhere: the first of them, on the device with the most
-    room.
+    """The choice where no ready op has room anywhere: the first ready op, on the device with the
+    most room. Returns op * devices + device, or -1 where no device can run it.
     """
     chosen = c.ready[0]
     for k in range(1, count):
@@ -364,7 +364,7 @@ def forced(p: Lists, c: Clock, count: int) -> int:
 
 @kernel
 def schedule(lists: object, clock: object) -> int:
-    """Place and run everything; the last finish in ps, or -1 where no device can run an op."""
+    """Place and run all ops; returns the last finish in ps, or -1 where no device can run an op."""
     p, c = open_lists(lists), open_clock(clock)
     count, now = 0, 0
     for op in range(p.ops):

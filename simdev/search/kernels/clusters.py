@@ -1,4 +1,6 @@
-"""The clusters of connected groups that a move takes along, for ``search.annealing``."""
+"""The kernel that grows clusters of connected groups, which move together, for
+``search.annealing``.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,7 @@ from . import kernel, opener
 
 
 class Growth(NamedTuple):
-    """The graph in which a cluster grows, and the room for it. Groups that are in it carry
+    """The graph in which a cluster grows, and its buffers. Groups of the current cluster have
     ``stamp[0]`` in ``seen``.
     """
 
@@ -20,7 +22,7 @@ class Growth(NamedTuple):
     front: Ints
     seen: Ints
     stamp: Ints
-    met: Ints  # [0]: how many devices are in ``elsewhere``
+    met: Ints  # [0]: the number of devices in ``elsewhere``
 
 
 open_growth = opener(Growth)
@@ -28,7 +30,7 @@ open_growth = opener(Growth)
 
 @kernel
 def grow(growth: Growth, where: Ints, group: int, size: int, lucks: Floats) -> int:
-    """Grow a cluster of at most ``size`` groups around one; how many it has."""
+    """Grow a cluster of at most ``size`` groups around ``group``; returns its number of groups."""
     g = open_growth(growth)
     g.stamp[0] += 1
     g.cluster[0], g.seen[group], count, met, end = group, g.stamp[0], 1, 0, 0

@@ -1,8 +1,8 @@
 """The dynamic program over pairs of ideals: each device takes the blocks between two of them.
 
 ``simdev/search/maxload/contiguous.py`` explains blocks, ideals, nets and states, fills the columns
-and reads the answer. What a device's load is, and what fits, is written again for whole splits in
-``MaxLoadProblem``. Test: ``tests/search/test_placers_partition.py``, against enumeration.
+and reads the answer. ``MaxLoadProblem`` repeats the rules of a device's load and memory for whole
+splits. Test: ``tests/search/test_placers_partition.py``, against enumeration.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ class Pairs(NamedTuple):
     on_accelerator: Floats  # of all that an ideal holds
     on_cpu: Floats
     size: Ints
-    # how many blocks of an ideal cannot run on an accelerator; they count as 0 ms there
+    # the number of an ideal's blocks that cannot run on an accelerator; they count as 0 ms there
     not_accelerator: Ints
     not_cpu: Ints
     open_ptr: Ints  # open nets of each ideal, ascending
     open_net: Ints
-    open_count: Ints  # how many of its blocks the ideal holds
+    open_count: Ints  # the number of the net's blocks in the ideal
     open_cost: Floats  # of all open nets together
     cost: Floats  # by net
-    limit: Floats  # [0]: no device of an optimal split is loaded more
-    # by state (CPUs used, accelerators used, ideal), of which ``state`` has the number:
+    limit: Floats  # [0]: an upper bound of every load in an optimal split
+    # by state (CPUs used, accelerators used, ideal), numbered by ``state``:
     best: Floats  # the least largest load
     before: Ints  # the ideal before the last device; -1: the device is not used
     last: Ints  # the kind of the last device: 0 accelerator, 1 CPU
@@ -54,7 +54,7 @@ def state(p: Pairs, cpus: int, accelerators: int, ideal: int) -> int:
 
 @part
 def within(p: Pairs, small: int, large: int) -> bool:
-    """Whether an ideal holds another."""
+    """Whether ideal ``large`` contains ideal ``small``."""
     for w in range(p.words):
         if p.member[small * p.words + w] & ~p.member[large * p.words + w]:
             return False
@@ -63,7 +63,7 @@ def within(p: Pairs, small: int, large: int) -> bool:
 
 @part
 def may_accelerate(p: Pairs, small: int, large: int) -> bool:
-    """Whether an accelerator can run what lies between two ideals, and hold it."""
+    """Whether an accelerator can run the blocks between two ideals, and hold them."""
     if p.not_accelerator[small] != p.not_accelerator[large]:
         return False
     return bool(p.capacity < 0 or p.size[large] - p.size[small] <= p.capacity)
@@ -71,11 +71,11 @@ def may_accelerate(p: Pairs, small: int, large: int) -> bool:
 
 @part
 def cut(p: Pairs, small: int, large: int) -> float:
-    """The cost of the nets that have blocks both inside and outside of what lies between two
-    ideals.
+    """The cost of the nets that have blocks both among the blocks between two ideals and outside of
+    them.
 
-    Those open at either, less those open at both: once where blocks of them lie between, else
-    twice.
+    The nets open at either ideal, less the nets open at both: subtracted once where some of their
+    blocks lie between, else twice.
     """
     crossing: float = p.open_cost[small] + p.open_cost[large]
     a, b = p.open_ptr[small], p.open_ptr[large]
@@ -94,7 +94,7 @@ def cut(p: Pairs, small: int, large: int) -> float:
 
 @part
 def improve(p: Pairs, small: int, large: int, load: float, kind: int) -> None:
-    """Let one more device of a kind take what lies between two ideals."""
+    """Let one more device of a kind take the blocks between two ideals."""
     for c in range(kind, p.cpus + 1):
         for a in range(1 - kind, p.accelerators + 1):
             at, from_ = state(p, c, a, large), state(p, c - kind, a - (1 - kind), small)
@@ -105,7 +105,7 @@ def improve(p: Pairs, small: int, large: int, load: float, kind: int) -> None:
 
 @part
 def unused(p: Pairs, ideal: int) -> None:
-    """A device may be left unused."""
+    """Update the states in which a device is left unused."""
     for c in range(p.cpus + 1):
         for a in range(p.accelerators + 1):
             at = state(p, c, a, ideal)
@@ -119,8 +119,8 @@ def unused(p: Pairs, ideal: int) -> None:
 
 @kernel
 def fill(words: object, first: int, end: int) -> None:
-    """Fill ``best`` for the ideals from ``first`` up to ``end``, after all before them; the empty
-    one is the first.
+    """Fill ``best`` for the ideals from ``first`` up to ``end``; all ideals before ``first`` are
+    filled, and ideal 0 is the empty one.
     """
     p = open_pairs(words)
     for large in range(max(first, 1), end):

@@ -1,9 +1,10 @@
-"""Pipelines by whole actions: when they end at the earliest, and what they hold at the least.
+"""Lower bounds of pipelines by whole actions: their earliest ends, and the least memory that they
+hold.
 
-``search.plan.bounds`` fills the columns. A bound must not exceed what ``lowering.hybrid`` makes of
-the plan: what takes less time or memory there has to take less here, too. The actions of every rank
-in their order (``schedules.Order``), by rank and place; ``stages`` by number, kinds 0 forward, 1
-backward or gradient of the input, 2 of the weights.
+``search.plan.bounds`` fills the columns. A bound must not exceed the time or memory that
+``lowering.hybrid`` gives the plan: a change that lowers these has to be made here, too. Columns of
+actions are by rank and place in the rank's order (``schedules.Order``); ``stages`` by number; kinds
+are 0 forward, 1 backward or gradient of the input, 2 gradient of the weights.
 """
 
 from __future__ import annotations
@@ -17,34 +18,35 @@ TURN = 9  # fields of a turn
 
 
 class Pipeline(NamedTuple):
-    """A pipeline, and what a run writes: the last columns. Times are ps, sizes bytes.
+    """A pipeline, and, in the last columns, the results of a run. Times are ps, sizes bytes.
 
-    Where replicas send each other something during the actions ``turns`` tells it: by stage and
-    kind those from ``turn_at`` on, each by what its rank does before, during and after it, then by
-    queue how long is gathered before and summed after, and behind that between groups of replicas.
+    Where replicas exchange data during the actions, ``turns`` has the parts of each action: those
+    of a stage and kind are from ``turn_at`` on. A turn has the rank's times before, during and
+    after it, then by queue the time to gather before it and to sum after it, and last the time to
+    sum between groups of replicas.
     """
 
     ranks: int
     places: int
     stages: int
     microbatches: int
-    reach: int  # what is gathered waits for the turn so many before it, 0: there are no turns
-    behind: int  # a turn that is summed waits for the sum of the one so many before it
+    reach: int  # a turn's gathering waits for the turn ``reach`` before it; 0: there are no turns
+    behind: int  # a turn that is summed waits for the sum of the turn ``behind`` before it
     stage: Ints
     kind: Ints
     microbatch: Ints
     time: Ints  # by stage and kind
-    ahead: Ints  # by stage: how long its input is on its way
-    back: Ints  # by stage: how long the gradient of its output is on its way
-    turn_at: Ints  # by stage and kind, and behind the last one
+    ahead: Ints  # by stage: transfer time of its input
+    back: Ints  # by stage: transfer time of the gradient of its output
+    turn_at: Ints  # by stage and kind: the number of the first turn; and the number of all turns
     turns: Ints
-    turned: Ints  # by rank: how many turns have ended, how many were to be summed, how many are
-    number: Ints  # by rank and place of ``reach``: the turn that stands there
-    ended: Ints  # by rank and place of ``reach``: when its turn ended
-    summed: Ints  # by rank and place of ``behind``: when its sum ended
-    queue: Ints  # by rank and queue (those between groups last): when it has done all so far
-    done: Ints  # by rank: how many actions have ended
-    clock: Ints  # by rank: when the last of them has
+    turned: Ints  # by rank: numbers of turns that have ended, that need a sum, that were summed
+    number: Ints  # by rank and slot of ``reach``: the turn in this slot
+    ended: Ints  # by rank and slot of ``reach``: when this turn ended
+    summed: Ints  # by rank and slot of ``behind``: when the sum ended
+    queue: Ints  # by rank and queue (between groups last): when its work so far ends
+    done: Ints  # by rank: the number of actions that have ended
+    clock: Ints  # by rank: when its last action ended
     end: Ints  # by stage, kind 0 or 1 and microbatch: when it ended, -1: not yet
     last: Ints  # by stage and kind: when the last one began
 
@@ -58,8 +60,8 @@ class Held(NamedTuple):
     stage: Ints
     kind: Ints
     saved: Ints  # by stage: from the forward to the last backward
-    again: Ints  # by stage: from the gradient of the input to that of the weights, where split
-    during: Ints  # by stage: beside these while a backward runs
+    again: Ints  # by stage: from the gradient of the input to the gradient of the weights (split)
+    during: Ints  # by stage: further bytes while a backward runs
     peak: Ints  # by rank
 
 
@@ -68,7 +70,7 @@ open_pipeline, open_held = opener(Pipeline), opener(Held)
 
 @part
 def _sum(p: Pipeline, rank: int, number: int) -> None:
-    """The gradients of a turn are summed behind all that its queues did before."""
+    """Sum the gradients of a turn, after all earlier work of its queues."""
     place, end = rank * p.reach + number % p.reach, 0
     for queue in range(2):
         length, ready = p.turns[TURN * p.number[place] + 5 + queue], p.ended[place]
@@ -88,7 +90,7 @@ def _sum(p: Pipeline, rank: int, number: int) -> None:
 
 @part
 def _gather(p: Pipeline, rank: int, turn: int) -> int:
-    """When all is there that the next turn of a rank gathers."""
+    """The instant when the next turn of a rank has gathered all its data."""
     there, number = 0, p.turned[3 * rank]
     since = p.ended[rank * p.reach + number % p.reach] if number >= p.reach else 0
     for queue in range(2):
@@ -103,7 +105,7 @@ def _gather(p: Pipeline, rank: int, turn: int) -> int:
 
 @part
 def _run_turn(p: Pipeline, rank: int, turn: int, clock: int) -> int:
-    """When a rank has done a turn, and what follows it."""
+    """The instant when a rank has ended a turn and the time after it."""
     begin, number = max(clock + p.turns[TURN * turn], _gather(p, rank, turn)), p.turned[3 * rank]
     within, between = TURN * turn + 5, TURN * turn + 7
     if p.turns[within] + p.turns[within + 1] + p.turns[between] + p.turns[between + 1]:
@@ -121,7 +123,7 @@ def _run_turn(p: Pipeline, rank: int, turn: int, clock: int) -> int:
 
 @part
 def _begin(p: Pipeline, rank: int, place: int) -> int:
-    """When an action may begin, -1 where its input is not known yet."""
+    """The instant when an action may begin, -1 where its input has no time yet."""
     stage, kind, i = p.stage[place], p.kind[place], p.microbatch[place]
     there = way = 0
     if kind == 0 and stage > 0:
@@ -133,7 +135,7 @@ def _begin(p: Pipeline, rank: int, place: int) -> int:
 
 @part
 def _end(p: Pipeline, rank: int, action: int, begin: int) -> int:
-    """When an action of a stage and kind has ended."""
+    """The instant when an action of a stage and kind has ended."""
     end = begin
     if p.reach:
         for turn in range(p.turn_at[action], p.turn_at[action + 1]):
@@ -143,7 +145,9 @@ def _end(p: Pipeline, rank: int, action: int, begin: int) -> int:
 
 @kernel
 def run_pipeline(table: Ints) -> int:
-    """Each action as soon as its rank and its input are there: how many could not run."""
+    """Run each action as soon as its rank and its input are ready; returns the number of actions
+    that could not run.
+    """
     p = open_pipeline(table)
     left, before = p.ranks * p.places, -1
     while left != before:
@@ -169,7 +173,7 @@ def run_pipeline(table: Ints) -> int:
 
 @kernel
 def run_held(table: Ints) -> int:
-    """The most that each rank holds at the end of a forward and while a backward runs."""
+    """The peak of each rank's bytes, at the end of forwards and during backwards."""
     p = open_held(table)
     for rank in range(p.ranks):
         level, peak = 0, 0

@@ -13,8 +13,8 @@ out, the compiled kernel (``simdev/search/kernels/pairs.py``) fills them in a lo
 ideals, and ``_devices`` reads the split back.
 
 ``simdev/search/maxload/placers.py`` calls ``splits`` twice, for the method "dnn-contiguous" and for
-the split with which the integer program of "dnn-ip" begins. What a device's load is, and what fits,
-is written again in ``MaxLoadProblem`` and the greedy ``filled`` (``problem.py``), in the integer
+the split with which the integer program of "dnn-ip" begins. The rules of a device's load and
+memory are repeated in ``MaxLoadProblem`` and the greedy ``filled`` (``problem.py``), in the integer
 programs of "dnn-ip" and "dnn-latency" (``placers.py``, where ``_within_memory`` solves again
 without the limit if nothing fits) and in the kernel: a new rule of what an accelerator may take
 goes into all of these, and into ``_tied``, which joins blocks where that changes no optimum.
@@ -58,8 +58,8 @@ that has some of these blocks but not all.
 class Blocks:
     """The blocks of a problem, numbered.
 
-    ``block`` is the number by group; ``on_accelerator`` and ``on_cpu`` are ms and ``size`` bytes by
-    block; ``order`` holds pairs of blocks (earlier, later).
+    ``block`` is the number of each group's block; ``on_accelerator`` and ``on_cpu`` are ms and
+    ``size`` bytes by block; ``order`` holds pairs of blocks (earlier, later).
     """
 
     problem: MaxLoadProblem
@@ -90,11 +90,11 @@ def nets_of(problem: MaxLoadProblem, block: Sequence[int]) -> tuple[Net, ...]:
 
 
 def blocks_of(problem: MaxLoadProblem) -> Blocks:
-    """The blocks of a problem: groups on a cycle of the order are one block, and a block that costs
-    nothing is joined with its neighbour where it has only one.
+    """The blocks of a problem: groups on a cycle of the order are one block, and a block without
+    cost is joined with its neighbour where it has only one.
 
     Such a join changes no optimum: the block takes no time, so it can move to its neighbour's
-    device, where fewer nets are cut. Where memory may not suffice, only blocks of no bytes are
+    device, where fewer nets are cut. Where memory may not suffice, only blocks of 0 bytes are
     joined.
     """
     count = len(problem.members)
@@ -108,8 +108,8 @@ def blocks_of(problem: MaxLoadProblem) -> Blocks:
 
 
 def _tied(problem: MaxLoadProblem, block: Ints) -> list[tuple[int, int]]:
-    """Pairs of groups to join, in both directions: a group of each block that costs nothing and has
-    one neighbour, and a group of the neighbour.
+    """Pairs of groups to join, in both directions: a group of each block that has no cost and one
+    neighbour, and a group of the neighbour.
     """
     cost = np.array(problem.on_accelerator) + (problem.on_cpu if problem.cpus else 0)
     if problem.capacity is not None and sum(problem.size) > problem.capacity:
@@ -130,7 +130,7 @@ def _tied(problem: MaxLoadProblem, block: Ints) -> list[tuple[int, int]]:
 class Split:
     """A contiguous split: devices by op, and the largest load in ms.
 
-    ``ideals`` is how many ideals were looked at; ``exact`` whether these were all, so that no
+    ``ideals`` is the number of ideals that were tried; ``exact``: these were all ideals, so that no
     contiguous split has a lower load.
     """
 
@@ -144,10 +144,10 @@ def splits(blocks: Blocks, most: int = MOST, due: Due = unhurried) -> Iterator[S
     """Contiguous splits, each no worse than the one before; the last is the best.
 
     The dynamic program runs up to three times: over some ideals of a linear order of the blocks,
-    over all ideals of this order, and over all ideals. The load of each answer bounds the loads
-    that the next run looks at. Where there are more than ``most`` ideals the last run is left out.
-    ``due`` is called again and again, and may raise. Raises InputError where no split runs on the
-    devices and fits into the memory of the accelerators.
+    over all ideals of this order, and over all ideals. The load of each answer is an upper bound
+    for the next run. Where there are more than ``most`` ideals the last run is left out. ``due`` is
+    called again and again, and may raise. Raises InputError where no split runs on the devices and
+    fits into the memory of the accelerators.
     """
     order = topological(before_of(len(blocks.size), blocks.order), "branch")
     line, limit, any_split, exact = chain(order), inf, False, False
@@ -171,7 +171,7 @@ def splits(blocks: Blocks, most: int = MOST, due: Due = unhurried) -> Iterator[S
 def _sets(
     blocks: Blocks, line: Sequence[int], most: int, due: Due
 ) -> Iterator[tuple[Sequence[int], bool]]:
-    """For each run of the program its ideals, subsets first, and whether these are all ideals."""
+    """For each run of the program, its ideals (subsets first) and whether these are all ideals."""
     if len(line) > COARSE:
         yield [*line[: -1 : -(-len(line) // COARSE)], line[-1]], False
     yield line, False
@@ -228,8 +228,8 @@ class _Held(NamedTuple):
     """The contents of each ideal: ``sums`` of ``_columns`` by ideal and column, ``size`` bytes by
     ideal.
 
-    ``ideal``, ``net`` and ``holding`` have an entry for each ideal and net open at it, ascending:
-    ``holding`` is how many blocks of the net are in the ideal.
+    ``ideal``, ``net`` and ``holding`` have an entry for each ideal and each net open at it,
+    ascending: ``holding`` is the number of the net's blocks in the ideal.
     """
 
     sums: Floats
@@ -240,7 +240,7 @@ class _Held(NamedTuple):
 
 
 def pairs_of(blocks: Blocks, sets: Sequence[int], limit: float, due: Due) -> Pairs:
-    """The columns of the kernel for ideals, subsets first, and for loads up to ``limit`` ms."""
+    """The kernel's columns for ideals (subsets first) and for loads up to ``limit`` ms."""
     problem, in_a_row = blocks.problem, nested(sets)
     words = 0 if in_a_row else -(-len(blocks.size) // (8 * BYTES))
     held = _of_row(blocks, sets) if in_a_row else _of_any(blocks, sets, due)
@@ -273,17 +273,19 @@ def pairs_of(blocks: Blocks, sets: Sequence[int], limit: float, due: Due) -> Pai
 
 
 def _columns(blocks: Blocks) -> Floats:
-    """By block four columns: ms on an accelerator and on a CPU, and whether the block cannot run on
-    an accelerator or on a CPU (1, else 0).
+    """Four columns by block: ms on an accelerator and on a CPU, and 1 where the block cannot run on
+    an accelerator or on a CPU, else 0.
 
-    The ms are 0 where a block cannot run, for sums with inf could not be subtracted.
+    The ms are 0 where a block cannot run, since sums with inf could not be subtracted.
     """
     times = np.column_stack([blocks.on_accelerator, blocks.on_cpu])
     return np.hstack([np.where(np.isinf(times), 0.0, times), np.isinf(times)])
 
 
 def _of_row(blocks: Blocks, sets: Sequence[int]) -> _Held:
-    """For ideals of which each contains the one before: running sums over the blocks."""
+    """The contents of ideals, each of which contains the one before: running sums over
+    the blocks.
+    """
     enters = np.zeros(len(blocks.size), np.int64)
     for at, (small, large) in enumerate(pairwise(sets)):
         enters[bits(large & ~small)] = at + 1
@@ -305,7 +307,7 @@ def _of_row(blocks: Blocks, sets: Sequence[int]) -> _Held:
 
 
 def _of_any(blocks: Blocks, sets: Sequence[int], due: Due) -> _Held:
-    """For any ideals: by a table of ideals and blocks, CHUNK cells at a time."""
+    """The contents of any ideals: by a table of ideals and blocks, CHUNK cells at a time."""
     pins = np.array([block for net, _ in blocks.nets for block in net], np.int64)
     lengths = np.array([len(net) for net, _ in blocks.nets], np.int64)
     columns, sizes = _columns(blocks), blocks.size

@@ -1,9 +1,9 @@
 """The methods of dnn-partitioning, "dnn-contiguous", "dnn-ip" and "dnn-latency" of
-``search.methods``: they minimise the largest load or the latency; the simulated step time is told
-beside it. Two of them are integer programs, solved by HiGHS (``search.solver``).
+``search.methods``: they minimise the largest load or the latency, and also report the simulated
+step time. Two of them are integer programs, solved by HiGHS (``search.solver``).
 
-``problem.py`` has each objective as a function: what a program's rows say of loads or of latency is
-said there again, and an answer is valued by these functions alone.
+``problem.py`` has each objective as a function, and an answer is valued only by these functions: a
+change of the loads or the latency is made both there and in the rows of the programs here.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ from .problem import MaxLoadProblem, filled, latency, least, problem_of
 # The two problems as integer programs.
 
 GAP = 1e-6  # relative, at which the solver stops
-FAILED = 4  # the solver's status where its numbers trouble it
-SLACK = 1e-3  # relative, of the bound on all times: a tight one troubles the solver
+FAILED = 4  # the solver's status on numerical trouble
+SLACK = 1e-3  # relative, of the bound on all times: a tight bound causes numerical trouble
 
 
 @dataclass(frozen=True, slots=True)
 class Solved:
-    """Devices by op (None: no assignment was found), the objective in ms, and what no assignment
-    can go below.
+    """Devices by op (None: the solver has no assignment), the objective in ms, and a lower bound of
+    every assignment's objective in ms.
 
-    ``failure`` is what the solver said where it gave up before its time.
+    ``failure`` is the solver's message where it gave up before its time.
     """
 
     devices: tuple[int, ...] | None
@@ -47,7 +47,7 @@ class Solved:
 
 
 def integer_program(problem: MaxLoadProblem, seconds: float, known: float = inf) -> Solved:
-    """The best split of all, contiguous or not. ``known`` (ms) is a largest load that is already
+    """The best of all splits, contiguous or not. ``known`` (ms) is a largest load that is already
     reached.
 
     x by group and device, y by net and accelerator: y >= |x_a - x_b| for the op's block a and each
@@ -58,8 +58,8 @@ def integer_program(problem: MaxLoadProblem, seconds: float, known: float = inf)
 
 
 def latency_program(problem: MaxLoadProblem, seconds: float, known: float = inf) -> Solved:
-    """The placement of least latency, as far as HiGHS comes. ``known`` (ms) is a latency that is
-    already reached.
+    """The placement of least latency that HiGHS reaches in time. ``known`` (ms) is a latency that
+    is already reached.
 
     Raises InputError where no placement fits into memory, SimdevError where scipy is missing.
     """
@@ -67,11 +67,11 @@ def latency_program(problem: MaxLoadProblem, seconds: float, known: float = inf)
 
 
 class _Assignment(Program):
-    """The beginning of both programs: x by group and place (accelerators, then CPUs), each group on
-    one place.
+    """The common part of both programs: x by group and place (accelerators, then CPUs), each group
+    on one place.
     """
 
-    NOTHING = ""  # what to say where no assignment is possible
+    NOTHING = ""  # the message where no assignment is possible
 
     def __init__(self, problem: MaxLoadProblem, cpus: Sequence[int]) -> None:
         super().__init__()
@@ -88,10 +88,10 @@ class _Assignment(Program):
             self.add(columns, [1.0] * len(columns), 1.0, 1.0)
 
     def limit_memory(self, place: int) -> None:
-        """Sizes stay within the capacity of an accelerator."""
+        """Keep the sizes within the capacity of an accelerator."""
         capacity, problem = self.problem.capacity, self.problem
         if capacity is not None:
-            # Shares of the capacity: bytes beside ones would trouble the solver.
+            # As shares of the capacity: bytes beside coefficients of 1 cause numerical trouble.
             sizes = np.bincount(problem.group, problem.size) / max(capacity, 1)
             self.add(self.x[:, place], sizes.tolist(), -inf, 1.0)
 
@@ -101,7 +101,9 @@ class _Assignment(Program):
 
 
 class _LargestLoad(_Assignment):
-    """Further columns: y by net and accelerator, the largest load."""
+    """The program of the largest load. Further columns: y by net and accelerator, the
+    largest load.
+    """
 
     NOTHING = (
         "max-load: no split runs on these devices and fits into the memory of the accelerators"
@@ -109,10 +111,10 @@ class _LargestLoad(_Assignment):
 
     def __init__(self, problem: MaxLoadProblem, known: float) -> None:
         super().__init__(problem, problem.cpus)
-        # Nets of the same groups are added up, and drawn from any one of these.
+        # Nets of the same groups are added up; any of these groups may count as the source.
         nets = nets_of(problem, range(len(problem.members)))
         y, (largest,) = self.columns(len(nets), len(self.accelerators)), self.columns(1, high=known)
-        # Accelerators are alike: the heaviest group is on the first, or on a CPU.
+        # Accelerators are identical, so the heaviest group may be fixed to the first, or to a CPU.
         heaviest = np.where(np.array(self.high)[self.x[:, 0]], self.times[:, 0], -1.0).argmax()
         for place in self.accelerators[1:]:
             self.high[self.x[heaviest, place]] = 0
@@ -132,8 +134,9 @@ class _LargestLoad(_Assignment):
 
 
 class _Latency(_Assignment):
-    """Further columns: sent and received by op and accelerator, the ends of the ops, start and
-    finish of the accelerators, the last end. CPUs are unlimited, so they are one place.
+    """The program of the latency. Further columns: sent and received by op and accelerator, the
+    ends of the ops, start and finish of the accelerators, the last end. CPUs are unlimited, so they
+    are one place.
     """
 
     NOTHING = (
@@ -143,7 +146,7 @@ class _Latency(_Assignment):
     def __init__(self, problem: MaxLoadProblem, known: float) -> None:
         super().__init__(problem, problem.cpus[:1])
         ops, width = len(problem.group), len(self.accelerators)
-        # No sensible placement exceeds it: everything one after the other, each the slower way.
+        # An upper bound of sensible placements: all ops in sequence, each on its slower device.
         pairs = zip(problem.on_accelerator, problem.on_cpu, strict=True)
         slow = sum(max(time for time in (*pair, 0.0) if isfinite(time)) for pair in pairs)
         self.most = min(known, slow + sum(problem.cost) * (1 + width)) * (1 + SLACK)
@@ -167,7 +170,9 @@ class _Latency(_Assignment):
         return latency(self.problem, devices)
 
     def _unit(self, place: int) -> None:
-        """An accelerator: what comes in and goes out, when it may start, and when it ends."""
+        """The rows of an accelerator: its inputs and outputs, when it may start, and when
+        it ends.
+        """
         problem, most = self.problem, self.most
         start, finish = self.start[place], self.finish[place]
         columns, values = [finish, start], [1.0, -1.0]
@@ -186,7 +191,7 @@ class _Latency(_Assignment):
         self.add(columns, values, 0.0, inf)
 
     def _follow(self, op: int, ends: list[int]) -> None:
-        """An op ends after those that it reads, on a CPU by its time."""
+        """The row of an op: it ends after its producers, on a CPU later by its time."""
         columns, values = [self.end[op], *ends], [1.0] + [-1.0] * len(ends)
         cpu = self.problem.on_cpu[op]
         if self.problem.cpus and isfinite(cpu):
@@ -196,7 +201,7 @@ class _Latency(_Assignment):
 
 
 def _solved(program: _Assignment, seconds: float, known: float) -> Solved:
-    """The best assignment of a program. Raises InputError where there is none, and ``known`` is
+    """The best assignment of a program. Raises InputError where there is none and ``known`` is
     infinite.
     """
     answer = _minimum(program, seconds)
@@ -217,7 +222,7 @@ def _solved(program: _Assignment, seconds: float, known: float) -> Solved:
 def _minimum(program: _Assignment, seconds: float) -> Any:
     """HiGHS's result for the least value of the last column; None where it has none in time.
 
-    Its presolve may end in an error on numbers of very different size: then it tries again without.
+    Its presolve may fail on numbers of very different size: then it runs again without presolve.
     Raises SimdevError where scipy is missing.
     """
     optimize, sparse = scipy("integer programs need")
@@ -246,8 +251,8 @@ def _minimum(program: _Assignment, seconds: float) -> Any:
 
 @contextmanager
 def _silent() -> Iterator[None]:
-    """Nothing is printed to the process's standard output: HiGHS reports some trouble there,
-    whatever its options.
+    """Silence the process's standard output: HiGHS reports some trouble there, whatever its
+    options.
     """
     sys.stdout.flush()
     kept, nowhere = os.dup(1), os.open(os.devnull, os.O_WRONLY)
@@ -263,7 +268,7 @@ def _silent() -> Iterator[None]:
 # The methods.
 
 IP_SECONDS = 60.0
-IP_IDEALS = 2000  # that the split looks at with which the integer program begins
+IP_IDEALS = 2000  # at most, of the contiguous split that the integer program begins with
 
 
 def dnn_contiguous(trial: Trial) -> None:
@@ -284,15 +289,15 @@ def _contiguous(trial: Trial, problem: MaxLoadProblem) -> None:
 
 
 def dnn_ip(trial: Trial) -> None:
-    """The split of the least largest load, contiguous or not, with a bound, as far as HiGHS comes
-    in its time, 60 s by default (extra ``solvers``).
+    """The split of the least largest load, contiguous or not, with a lower bound: the best that
+    HiGHS reaches in its time, 60 s by default (extra ``solvers``).
     """
     _within_memory(trial, _any_split)
 
 
 def _any_split(trial: Trial, problem: MaxLoadProblem) -> None:
-    """It begins with the best contiguous split, where there is one, and answers with it where
-    nothing is better.
+    """Begin with the best contiguous split, where there is one, and return it where no other split
+    is better.
     """
     start, known = None, inf
     try:
@@ -326,11 +331,11 @@ def _score_load(trial: Trial, problem: MaxLoadProblem, devices: Sequence[int]) -
 
 
 def dnn_latency(trial: Trial) -> None:
-    """The least latency of one inference, with a bound, as far as HiGHS comes in its time, 60 s by
-    default (extra ``solvers``); it begins with the greedy filling.
+    """The placement of the least latency of one inference, with a lower bound: the best that HiGHS
+    reaches in its time, 60 s by default (extra ``solvers``). It begins with the greedy filling.
 
-    ``details`` tells what no placement can go below, and the latency of the greedy one. Raises
-    InputError for graphs with backward ops, and where some op runs nowhere.
+    ``details`` has the lower bound, and the latency of the greedy filling. Raises InputError for
+    graphs with backward ops, and where some op runs nowhere.
     """
     if any(op.phase != "forward" for op in trial.problem.oracle.graph.ops):
         raise InputError(
@@ -370,9 +375,9 @@ def _soonest(trial: Trial, problem: MaxLoadProblem) -> None:
 def _score(
     trial: Trial, devices: Sequence[int], objective: str, value: float, details: Mapping[str, Any]
 ) -> None:
-    """Score a placement (by op) of that objective."""
+    """Score a placement (by op), and note the value of its objective."""
     trial.score(np.array(devices, np.int64))
-    if trial.best.placement is not None:  # else it cannot be: another will be the answer
+    if trial.best.placement is not None:  # else it is impossible, and fall_back finds another
         trial.best.objectives[objective] = value
         trial.best.details |= details
 
@@ -391,8 +396,8 @@ def _no_answer(solved: Solved, nothing: str) -> SimdevError:
 
 
 def _end(trial: Trial, solved: Solved, value: float) -> None:
-    """Report the solver's trouble. Raises SpentError where its time, not its proof, has ended
-    it.
+    """Report the solver's failure. Raises SpentError where the solver ran out of time before it had
+    a proof.
     """
     if solved.failure is not None:
         trial.best.details["solver"] = solved.failure
@@ -401,11 +406,11 @@ def _end(trial: Trial, solved: Solved, value: float) -> None:
 
 
 def _within_memory(trial: Trial, solve: Callable[[Trial, MaxLoadProblem], None]) -> None:
-    """Solve a problem; without its limits on memory where nothing keeps them: the oracle tells what
-    overflows.
+    """Solve a problem; where no answer keeps the limits on memory, solve it without them: the
+    oracle reports the overflow.
 
-    ``details`` then has ``within_memory`` false. Sizes are added up, so the simulated step may fit
-    all the same.
+    ``details`` then has ``within_memory`` false. The simulated step may fit all the same, since the
+    limits apply to sums of sizes.
     """
     problem = problem_of(trial.problem.oracle)
     try:

@@ -22,7 +22,7 @@ from ..prepare import Grouped
 from ..space import held_bytes
 
 CPU = "cpu"
-# of ops that were imported: transfer_ms, bytes, and readers where the graph has others
+# The attribute of imported ops: transfer_ms, bytes, and readers where the graph's edges differ.
 ATTRIBUTE = "max_load"
 
 
@@ -32,8 +32,9 @@ class MaxLoadProblem:
     load is least.
 
     ``on_accelerator`` and ``on_cpu`` are ms by op (inf: cannot run there), ``cost`` the ms to move
-    what an op makes between an accelerator and the rest, ``size`` bytes, ``readers`` the ops that
-    read an op. ``group`` by op. ``capacity`` is bytes of an accelerator, None: unlimited.
+    an op's outputs between an accelerator and any other device, ``size`` bytes by op, ``readers``
+    the ops that read each op, ``group`` the group of each op. ``capacity`` is the bytes of an
+    accelerator, None: unlimited.
     """
 
     on_accelerator: tuple[float, ...]
@@ -56,9 +57,9 @@ class MaxLoadProblem:
     def order(self) -> frozenset[tuple[int, int]]:
         """Pairs of groups (earlier, later) that a contiguous split respects.
 
-        Edges between forward ops; and, where a group has backward ops only, those of its backward
-        ops reversed: its place in the forward order. Edges from forward to backward ops say
-        nothing.
+        Edges between forward ops; and edges between backward ops reversed, where one of the two
+        groups has backward ops only: that gives it a place in the forward order. Edges from forward
+        to backward ops do not count.
         """
         back, group = self.backward, self.group
         has_forward = [not all(back[op] for op in ops) for ops in self.members]
@@ -73,10 +74,11 @@ class MaxLoadProblem:
         return frozenset((a, b) for a, b in pairs if a != b)
 
     def loads(self, devices: Sequence[int]) -> dict[int, float]:
-        """The load in ms of each device that is given anything. ``devices`` by op.
+        """The load in ms of each device that has ops. ``devices`` by op.
 
-        Of an accelerator: the times of its ops, and the cost of each op of which some reader is on
-        the other side, once. Of a CPU: the times of its ops. inf where an op cannot run.
+        An accelerator's load: the times of its ops, and once the cost of each op that is read
+        across the accelerator's border. A CPU's load: the times of its ops. inf where an op cannot
+        run.
         """
         loads = dict.fromkeys(sorted(set(devices)), 0.0)
         for op, device in enumerate(devices):
@@ -107,11 +109,11 @@ def _members(sets: Sequence[int]) -> tuple[tuple[int, ...], ...]:
 def problem_of(oracle: Oracle) -> MaxLoadProblem:
     """The max-load problem of a graph on a cluster.
 
-    Devices of kind ``cpu`` are CPUs, where there are others too.
+    Devices of kind ``cpu`` are CPUs, unless there are no others.
 
-    An op's cost is that told by its attribute ``max_load`` (of imported workloads), else the
-    slowest transfer between two devices of all that it makes for others. Raises InputError where
-    the accelerators differ in kind, speed or memory.
+    An op's cost is ``transfer_ms`` of its attribute ``max_load`` (imported workloads), else the
+    slowest transfer of all its outputs for others between two devices. Raises InputError where the
+    accelerators differ in kind, speed or memory.
     """
     devices = oracle.cluster.devices
     able = [d for d, device in enumerate(devices) if device.runs_ops]
@@ -141,13 +143,13 @@ def problem_of(oracle: Oracle) -> MaxLoadProblem:
 
 
 def _given(attrs: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The attributes that a file of the paper gives an op; none for ops from elsewhere."""
+    """The attributes that a file of the paper gives an op; empty for other ops."""
     given = attrs.get(ATTRIBUTE, {})
     return given if isinstance(given, Mapping) else {}
 
 
 def _times(oracle: Oracle, device: int) -> tuple[float, ...]:
-    """Ms of each op, as exact as its cost is known."""
+    """Ms of each op on a device, unrounded."""
     costs = (oracle.prepared.cost(i, device) for i in range(len(oracle.graph.ops)))
     return tuple(inf if cost is None else float(cost.seconds * 1000) for cost in costs)
 
@@ -172,9 +174,9 @@ def _readers(oracle: Oracle, given: Sequence[Mapping[str, Any]]) -> tuple[tuple[
 
 
 # The latency problem: one inference as early as possible. CPUs are unlimited: an op there ends
-# ``on_cpu`` after all that it reads. An accelerator runs all that it is given as one unit: it
-# begins when every producer outside has ended, then takes the costs of its inputs, the times of its
-# ops and the costs of its outputs; all its ops end then. Its memory limits what it holds.
+# ``on_cpu`` after its last producer. An accelerator runs all its ops as one unit: it begins when
+# every producer outside has ended, then takes the costs of its inputs, the times of its ops and the
+# costs of its outputs; then all its ops end. Their sizes must fit into its memory.
 
 
 def latency(problem: MaxLoadProblem, devices: Sequence[int]) -> float:
@@ -206,8 +208,8 @@ def _longest(length: Sequence[float], edges: Iterable[tuple[int, int]]) -> float
 
 
 def least(problem: MaxLoadProblem) -> float:
-    """The latency that no placement can go below: the longest path, every op where it is fastest,
-    nothing to send.
+    """A lower bound of the latency of any placement: the longest path, with every op where it is
+    fastest and free transfers.
     """
     pairs = ((op, reader) for op, readers in enumerate(problem.readers) for reader in readers)
     times = zip(problem.on_accelerator, problem.on_cpu, strict=True)
@@ -215,11 +217,11 @@ def least(problem: MaxLoadProblem) -> float:
 
 
 def filled(problem: MaxLoadProblem) -> tuple[int, ...] | None:
-    """The greedy baseline: accelerators are filled along an order that stays on a branch, the rest
-    is for the CPU.
+    """The greedy baseline: accelerators are filled in an order that stays on a branch, and the CPU
+    gets the rest.
 
-    Ops that only the CPU can run close the accelerator before them: it may not be entered twice.
-    None where something runs nowhere.
+    Ops that only the CPU can run close the current accelerator: it may not be entered twice. None
+    where some op runs nowhere.
     """
     capacity = inf if problem.capacity is None else problem.capacity
     places, room, entered = list(problem.accelerators), capacity, False
@@ -241,9 +243,7 @@ def filled(problem: MaxLoadProblem) -> tuple[int, ...] | None:
 
 
 def _in_order(problem: MaxLoadProblem) -> list[tuple[int, ...]]:
-    """The ops group by group, groups that lie on a cycle together, in an order that stays on a
-    branch.
-    """
+    """The ops group by group (groups on a cycle together), in an order that stays on a branch."""
     block = components(len(problem.members), problem.order)
     ops_of = _members([block[group] for group in problem.group])
     edges = ((block[a], block[b]) for a, b in problem.order if block[a] != block[b])

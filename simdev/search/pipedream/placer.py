@@ -1,8 +1,8 @@
-"""The method "pipedream" of ``search.methods``: plan (``plan.py``), place a pipeline of one device
-a stage, execute the plan.
+"""The method "pipedream" of ``search.methods``: plan (``plan.py``), place a pipeline with one
+device per stage, execute the plan.
 
-The plan is executed as any other pipeline: its order is ``nouns.schedules.round_robin``, its tasks
-are those of ``lowering.pipeline``, its figures those of ``report.measures.pipeline``. A new rule of
+The plan is executed like any other pipeline: its order is ``nouns.schedules.round_robin``, its
+tasks come from ``lowering.pipeline``, its figures from ``report.measures.pipeline``. A new rule of
 pipelines goes there.
 """
 
@@ -33,20 +33,20 @@ from ..ideals import Due, unhurried
 from ..trial import Trial
 from .plan import Level, Partition, Stage, levels_of, machines_of, partition, profile_of
 
-# The plan executed: asynchronous 1F1B over the replicas of each stage, with versions of weights
+# Execution of a plan: asynchronous 1F1B over the replicas of each stage, with versions of weights
 # and the links of the cluster, until it is steady (sections 3.2 and 3.3).
 
-ROUNDS = (4, 8, 16, 32, 64)  # to simulate beside what is in flight, one number after the other
-MOST_ACTIONS = 40_000  # of a simulation: some seconds
+ROUNDS = (4, 8, 16, 32, 64)  # to simulate beside the minibatches in flight, tried in turn
+MOST_ACTIONS = 40_000  # of a simulation, which then takes some seconds
 
 
 @dataclass(frozen=True, slots=True)
 class Execution:
     """The figures of an executed plan; times of a minibatch in seconds.
 
-    ``alone_s`` is its slowest stage by itself. ``in_turn_s`` is the period of all stages in 1F1B-RR
-    with free transfers, where replicas never wait for one another; ``together_s`` where they wait,
-    and synchronise. ``use`` and ``trace`` are of the pipeline on the cluster.
+    ``alone_s`` is the period of its slowest stage by itself. ``in_turn_s`` is the period of all
+    stages in 1F1B-RR with free transfers, where replicas never wait for one another; ``together_s``
+    where they wait and synchronise. ``use`` and ``trace`` belong to the pipeline on the cluster.
     """
 
     use: PipelineUse
@@ -85,13 +85,13 @@ def executed(
     devices: Sequence[int],
     due: Due = unhurried,
 ) -> Execution:
-    """A plan on the devices (index by machine) of the oracle's cluster.
+    """A plan executed on the devices (index by machine) of the oracle's cluster.
 
-    A stage goes forward with its forward ops, and backward with all others; each takes the time of
-    its ops on its device, and gaps between them. What a later stage reads is handed on from stage
-    to stage. A round of a stage's replicas synchronises for as long as the planner counts, and no
-    link is held by it. ``due`` is called before each simulation, and may raise. Raises InputError
-    where no route joins two devices.
+    The forward of a stage is its forward ops, the backward all its others; each takes the time of
+    its ops on its device, and the gaps between them. A tensor for a later stage is handed on from
+    stage to stage. To synchronise a round of a stage's replicas takes as long as the planner
+    assumes, and holds no link. ``due`` is called before each simulation, and may raise. Raises
+    InputError where no route joins two devices.
     """
     homes = [tuple(devices[machine] for machine in stage.machines) for stage in stages]
     for source, destination in (pair for home in homes for pair in pairwise(home)):
@@ -114,7 +114,7 @@ def executed(
     )  # fmt: skip
     sync = tuple(Fraction(stage.sync_seconds) for stage in stages)
     site = parts.site(tuple(device for _, device in every))
-    # Tables take as long to check as simulations take.
+    # To check a schedule takes as long as to simulate it.
     table = cache(partial(round_robin, tuple(map(len, homes))))
     runs = list[tuple[PipelineUse, Trace]]()
     for summed, place in ((None, None), (sync, None), (sync, site)):
@@ -122,8 +122,8 @@ def executed(
         runs.append(_steady(table, [*map(len, homes)], StageTimes(*columns, summed), place))
     times = zip(every, forward, backward, strict=True)
     alone = float(max((f + b) / len(homes[stage]) for (stage, _), f, b in times))
-    # Replicas of a single stage wait for nothing: the fast ones run ahead, and rounds begin at
-    # their pace, while the slowest ends them.
+    # Replicas of a single stage do not wait: rounds begin at the pace of the fast replicas, but end
+    # at the pace of the slowest.
     in_turn = max(_period(*runs[0]), alone)
     return Execution(*runs[2], alone, in_turn, _period(*runs[1]))
 
@@ -131,12 +131,12 @@ def executed(
 def _steady(
     table: Callable[[int], Schedule], replicas: Sequence[int], times: StageTimes, site: Site | None
 ) -> tuple[PipelineUse, Trace]:
-    """The pipeline with as many minibatches as it takes until it repeats, or as there may be;
-    ``table`` makes the schedule of so many.
+    """The pipeline with as many minibatches as it takes until it repeats, or as MOST_ACTIONS allow;
+    ``table`` makes the schedule of a number of minibatches.
     """
     most = max(MOST_ACTIONS // (2 * len(replicas)), *replicas)
     for rounds in ROUNDS:
-        # Beside those of the start, which are no more than all stages have in flight.
+        # Further ones for the start, which are at most the minibatches in flight in all stages.
         wanted = rounds * lcm(*replicas) + 2 * sum(replicas)
         schedule = table(min(wanted, most))
         trace = simulate(pipeline_task_graph(schedule, times, site))
@@ -147,8 +147,8 @@ def _steady(
 
 
 def _period(use: PipelineUse, trace: Trace) -> float:
-    """The steady period in seconds; where a round is too long to see several, the mean over the
-    later half of the minibatches.
+    """The steady period in seconds; where a round is too long to repeat, the mean over the later
+    half of the minibatches.
     """
     if use.period_ps is not None:
         return float(use.period_ps / PS_PER_SECOND)
@@ -160,7 +160,7 @@ def _period(use: PipelineUse, trace: Trace) -> float:
 
 
 class _Parts:
-    """A graph cut into stages: what each of them computes, holds and hands on."""
+    """A graph cut into stages: the time, memory and transfers of each stage."""
 
     def __init__(self, oracle: Oracle, of_op: Ints) -> None:
         """``of_op``: the stage of each op."""
@@ -170,19 +170,19 @@ class _Parts:
         self.forward = np.array([op.phase == "forward" for op in self.ops])
 
     def sums(self, sizes: Sequence[int]) -> list[int]:
-        """A number of each op, summed by stage."""
+        """Sums by stage of a number by op."""
         sums = np.zeros(self.count, np.int64)
         np.add.at(sums, self.of_op, np.array(sizes, np.int64))
         return sums.tolist()
 
     def seconds(self, chosen: Bools, stage: int, device: int) -> Fraction:
-        """Seconds of the chosen ops of a stage, one after another on a device."""
+        """Seconds of the chosen ops of a stage, run in sequence on a device."""
         duration = self.prepared.duration[chosen & (self.of_op == stage), device]
         gaps = int(self.prepared.gap_ps[device]) * int((duration > 0).sum())
         return Fraction(int(duration.sum()) + gaps, PS_PER_SECOND)
 
     def _read(self) -> Iterator[tuple[int, int, Ints]]:
-        """Producer and output of each tensor that is read, and its readers."""
+        """Producer and output of each tensor that some op reads, and its readers."""
         reads = self.prepared.reads
         keys = zip(reads.producer.tolist(), reads.output.tolist(), strict=True)
         for (producer, output), readers in zip(keys, reads.consumers.each(), strict=True):
@@ -190,7 +190,7 @@ class _Parts:
                 yield producer, output, np.array(readers, np.int64)
 
     def kept(self) -> list[int]:
-        """Bytes by stage that a forward makes and a backward, or a later stage, reads."""
+        """Bytes by stage of the forward's outputs that a backward, or a later stage, reads."""
         held = set[tuple[int, int]]()
         for producer, output, readers in self._read():
             op = self.ops[producer]
@@ -228,13 +228,13 @@ class _Parts:
 
 def pipedream(trial: Trial) -> None:
     """PipeDream (SOSP 2019): stages with replicas. It places, and scores, the best pipeline without
-    replicas, one device a stage.
+    replicas, one device per stage.
 
     A minibatch passes such a pipeline one stage after another, so the step time is that of a single
-    minibatch; the objective is the period in steady state: of the plan with replicas ``period_s``
-    as it is planned, ``executed_period_s`` as it runs; ``details`` has that of the placed one. The
-    plan knows no memory: where what is placed overflows, groups are moved (``details`` has how many
-    ops were ``moved``), and whether the plan itself fits, its execution tells.
+    minibatch. The objective is the period in steady state of the plan with replicas: ``period_s``
+    as planned, ``executed_period_s`` as executed; ``details`` has the period of the placed
+    pipeline. The plan ignores memory: where the placed pipeline overflows, groups are moved
+    (``details`` has the number of ``moved`` ops); the execution says whether the plan itself fits.
     """
     oracle, budget = trial.problem.oracle, trial.budget
     profile, levels = profile_of(oracle), levels_of(oracle)
@@ -250,7 +250,7 @@ def pipedream(trial: Trial) -> None:
 
 
 def _execute(trial: Trial, plan: Partition) -> None:
-    """Run the plan, and tell what comes out."""
+    """Execute the plan, and note its figures."""
     oracle, best = trial.problem.oracle, trial.best
     try:
         execution = executed(oracle, plan.stages, machines_of(oracle), trial.budget.require_time)
@@ -263,7 +263,7 @@ def _execute(trial: Trial, plan: Partition) -> None:
 
 
 def _place(trial: Trial, plan: Partition, devices: Sequence[int]) -> None:
-    """Score a pipeline of one device a stage; mended where it does not fit."""
+    """Score a pipeline of one device per stage; repair it where it does not fit."""
     oracle, best = trial.problem.oracle, trial.best
     best.details["placed_stages"] = _summaries(oracle, plan)
     best.details["placed_period_s"] = plan.seconds
@@ -277,7 +277,7 @@ def _place(trial: Trial, plan: Partition, devices: Sequence[int]) -> None:
 
 
 def _summaries(oracle: Oracle, plan: Partition) -> list[dict[str, object]]:
-    """The stages of a plan, by the first op of each group."""
+    """The stages of a plan as plain values, each group named by its first op."""
     first = [oracle.graph.ops[members[0]].name for members in oracle.groups]
     return [
         {

@@ -1,8 +1,8 @@
 """PipeDream's planner (section 3.1): stages with replicas on the levels of a cluster, by a dynamic
-program over what the forward pass can have done. ``placer.py`` calls it.
+program over ideals of the forward ops (``search/ideals.py``). ``placer.py`` calls it.
 
-The price of a stage's replicas is counted twice, alike: while the tables are filled
-(``_LevelTable``) and when the stages are told (``_replicated``).
+The price of a stage's replicas is computed in two places, which must agree: where the tables are
+filled (``_LevelTable``) and where the stages are read back (``_replicated``).
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from ..space import mean_ps
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """The figures of groups of ops that the planner reads: forward and backward seconds, bytes that
-    forward ops make, parameters.
+    """The planner's figures of groups of ops: forward and backward seconds, bytes of the outputs of
+    forward ops, bytes of parameters.
 
     ``order`` holds (earlier, later) pairs of groups.
     """
@@ -38,7 +38,9 @@ class Profile:
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """``count`` machines joined at ``bandwidth`` bytes per second, each made of the level below."""
+    """``count`` machines joined at ``bandwidth`` bytes per second; a machine is a whole level
+    below.
+    """
 
     count: int
     bandwidth: float
@@ -48,7 +50,7 @@ def profile_of(oracle: Oracle) -> Profile:
     """The layers of a graph: its colocation groups, each with all phases, in the order of their
     forward ops.
 
-    Groups on a cycle of forward edges keep their order among each other only. Times are means over
+    Groups on a cycle of forward edges keep only their order among each other. Times are means over
     devices. Raises InputError where a backward op is in a group without forward ops (pair them
     first).
     """
@@ -80,10 +82,10 @@ def profile_of(oracle: Oracle) -> Profile:
 
 
 def levels_of(oracle: Oracle) -> list[Level]:
-    """The devices as levels: those of a node, then the nodes, where all nodes have as many; else
-    all as one level.
+    """The devices as levels: the devices of a node, then the nodes, where all nodes have equally
+    many; else all devices as one level.
 
-    The bandwidth of a level is the least between two devices of it.
+    The bandwidth of a level is the least between two of its devices.
     """
     nodes, everywhere = _nodes(oracle), machines_of(oracle)
     sizes = {len(devices) for devices in nodes}
@@ -112,8 +114,8 @@ def _least(oracle: Oracle, devices: Sequence[int]) -> float:
     return min((float(route.bandwidth) for route in routes if route is not None), default=inf)
 
 
-MOST = 2500  # ideals; beyond it some of those of one linear order are taken
-WORK = 5 * 10**9  # comparisons; beyond it there are fewer ideals too
+MOST = 2500  # ideals; above it, some ideals of one linear order are taken
+WORK = 5 * 10**9  # comparisons; above it, fewer ideals are taken
 CELLS = 1 << 20  # of a table at a time
 
 
@@ -122,9 +124,9 @@ class Stage:
     """A stage of the pipeline: its groups of ops, its machines in the order in which minibatches
     take them, and seconds.
 
-    ``seconds`` are those of a minibatch, ``sync_seconds`` those of adding up the gradients of a
-    round, one minibatch a machine: 4 (r - 1) W / (b r) on each level. Machines are numbered as the
-    levels are filled, those of an innermost machine in a row.
+    ``seconds`` is the time of a minibatch, ``sync_seconds`` the time to add up the gradients of a
+    round, one minibatch per machine: 4 (r - 1) W / (b r) on each level. Machines are numbered node
+    by node.
     """
 
     groups: tuple[int, ...]
@@ -134,15 +136,13 @@ class Stage:
 
     @property
     def replicas(self) -> int:
-        """How many machines run it."""
+        """The number of machines that run it."""
         return len(self.machines)
 
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """Stages in order, the period of the pipeline in seconds, and whether every ideal was looked
-    at.
-    """
+    """Stages in order, the period of the pipeline in seconds, and whether every ideal was tried."""
 
     stages: tuple[Stage, ...]
     seconds: float
@@ -155,18 +155,18 @@ def partition(
     straight: bool = False,
     due: Due = unhurried,
 ) -> Partition:
-    """The stages of the least period; ``straight``: one device a stage.
+    """The stages of the least period; ``straight``: one device per stage.
 
     ``levels`` from the innermost machine outwards.
 
     A stage of r replicas takes (its time + 4 (r - 1) W / (b r)) / r seconds for W bytes of
-    parameters and bandwidth b; what crosses between stages, forth and back, takes 2 A / (b r), r of
-    the later one. The period is the longest. All machines are used, but those that a straight
-    pipeline does better without. Groups on a cycle stay together, and those of no time and no
-    parameters with the only group they touch.
+    parameters and bandwidth b; A bytes of activations between stages, and as many of gradients,
+    take 2 A / (b r), with r of the later stage. The period is the longest of all these times. All
+    machines are used, except where a straight pipeline is faster on fewer. Groups on a cycle stay
+    together, and a group without time and parameters stays with its only neighbour.
 
-    Where there are more ideals than ``most_ideals``, as many of those of one linear order are
-    taken. ``due`` is called all the time, and may raise. Raises InputError for no devices.
+    Where there are more than ``most_ideals`` ideals, that many ideals of one linear order are
+    taken. ``due`` is called again and again, and may raise. Raises InputError for no devices.
     """
     if not levels or any(level.count < 1 for level in levels):
         raise InputError("pipedream: needs a device")
@@ -178,7 +178,7 @@ def partition(
     tables, below, width = list[_LevelTable](), time, 1
     for level in levels:
         tables.append(_LevelTable(below, held, crossing, level, width, straight))
-        # Of the outermost level only pipelines from the empty state are asked for.
+        # On the outermost level only pipelines from the empty state are needed.
         tables[-1].fill(1 if len(tables) == len(levels) else len(states), due)
         below, width = tables[-1].best[-1], level.count
     period = tables[-1].best[:, 0, -1]
@@ -196,10 +196,10 @@ def partition(
 
 
 def most_ideals(levels: Sequence[Level], straight: bool = False) -> int:
-    """How many ideals are looked at: MOST, or what WORK allows.
+    """The number of ideals to try: MOST, or as many as WORK allows.
 
-    The program compares each two of them for each two numbers of machines of the last level; on the
-    levels below it does so from each of them.
+    On the last level the program compares each two ideals for each two numbers of machines; on the
+    levels below it does so from each ideal.
     """
     *inner, last = (
         level.count - 1 if straight else level.count * (level.count - 1) // 2 for level in levels
@@ -232,8 +232,8 @@ def _states(profile: Profile, most: int, due: Due) -> tuple[list[int], bool]:
 
 
 def _thinned(profile: Profile, line: Sequence[int], most: int, due: Due) -> list[int]:
-    """At most so many of nested states: of each stretch of equal time the one that hands on the
-    fewest bytes.
+    """At most ``most`` of nested states: from each stretch of equal time the state with the fewest
+    crossing bytes.
     """
     if len(line) <= most:
         return list(line)
@@ -267,7 +267,7 @@ def _columns(profile: Profile, states: Sequence[int], due: Due) -> tuple[Floats,
 
 
 def _inside(states: Sequence[int], due: Due) -> Bools:
-    """Whether a state (row) lies in a larger one (column)."""
+    """Whether a state (row) is contained in a larger one (column)."""
     inside = np.triu(np.ones((len(states), len(states)), np.bool_), 1)
     if not nested(states):
         words = -(-max(states).bit_length() // 64)
@@ -278,11 +278,11 @@ def _inside(states: Sequence[int], due: Due) -> Bools:
 
 
 class _LevelTable:
-    """A level filled with periods: ``best`` by machines - 1, state before, state after.
+    """The periods on a level: ``best`` by machines - 1, state before, state after.
 
     ``time`` between two states on one machine of it (inf: the first is not inside the second),
     ``held`` bytes of parameters between two states, ``crossing`` bytes after each; ``width``
-    machines of the level below make one of this.
+    machines of the level below make a machine of this one.
     """
 
     def __init__(
@@ -293,7 +293,7 @@ class _LevelTable:
         self.best = np.zeros(0)
 
     def whole(self, machines: int, starts: slice) -> Floats:
-        """Seconds of one stage on so many machines, by the states before and after."""
+        """Seconds of a single stage on ``machines`` machines, by the states before and after."""
         if self.straight and machines > 1:
             return np.full_like(self.time[starts], inf)
         rate = self.level.bandwidth * machines
@@ -301,8 +301,8 @@ class _LevelTable:
         return np.asarray((self.time[starts] + synced) / machines)
 
     def last(self, replicas: int, after: int) -> Floats:
-        """Seconds of the last stage of several, with what crosses at its ends, by the state before
-        it.
+        """Seconds of the last of several stages, with its transfers at both ends, by the state
+        before it.
         """
         rate = self.level.bandwidth * replicas
         synced = 4 * (replicas - 1) * self.held[:after, after] / rate
@@ -310,8 +310,8 @@ class _LevelTable:
         return np.asarray(np.maximum((self.time[:after, after] + synced) / replicas, crossed))
 
     def fill(self, starts: int, due: Due) -> None:
-        """The periods from the first ``starts`` states. A state is reached from those before it,
-        all machines at once.
+        """Fill the periods from the first ``starts`` states. A state is reached from all earlier
+        states, for all numbers of machines at once.
         """
         machines = self.level.count
         best = np.array([self.whole(m + 1, slice(starts)) for m in range(machines)])
@@ -328,7 +328,9 @@ class _LevelTable:
         self.best = best
 
     def split(self, i: int, j: int, m: int) -> tuple[int, int] | None:
-        """The state before the last stage, and its replicas; None where one stage is as good."""
+        """The state before the last stage, and the replicas of that stage; None where a single
+        stage is as good.
+        """
         value = self.best[m, i, j]
         if value >= self.whole(m + 1, slice(i, i + 1))[0, j]:
             return None
@@ -340,7 +342,7 @@ class _LevelTable:
 
 
 class _Cut(NamedTuple):
-    """A stage between two states; machines are numbered within those that it was asked for."""
+    """A stage between two states; machines are numbered from 0 within its part of the cluster."""
 
     before: int
     after: int
@@ -364,9 +366,11 @@ def _stages(tables: Sequence[_LevelTable], level: int, i: int, j: int, m: int) -
 
 
 def _replicated(cut: _Cut, table: _LevelTable, size: int, end: int, replicas: int) -> _Cut:
-    """A stage inside of one machine, on the last ``replicas`` of ``end`` of ``size`` each.
+    """A stage inside a machine, replicated over the last ``replicas`` of ``end`` machines of
+    ``size`` each.
 
-    Minibatches go from machine to machine, so that one stays in it from stage to stage.
+    Successive minibatches go to successive machines, so that a minibatch stays in its machine from
+    stage to stage.
     """
     held, rate = float(table.held[cut.before, cut.after]), table.level.bandwidth * replicas
     machines = [(end - replicas + r) * size + d for d in cut.machines for r in range(replicas)]

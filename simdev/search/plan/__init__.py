@@ -1,6 +1,6 @@
-"""Plans of large models: the best of all legal ones at a fixed global batch.
+"""Plans of large models: the best of all legal plans at a fixed global batch.
 
-    question -> space (setups, plans) -> bounds prove most of them slower or too large
+    question -> space (setups, plans) -> bounds prove most plans slower or too large
              -> the rest is simulated, best bound first -> plans as a frame
 
 Every bound is proved (``bounds``), so the first row is the best of the whole space.

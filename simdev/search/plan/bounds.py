@@ -1,4 +1,4 @@
-"""Bounds: the least time of a plan and the least bytes that it holds, without simulating it.
+"""Lower bounds of a plan's time and memory, without simulating it.
 
 A *row* is a task of the lowered step on one rank of the pipeline (``lowering/hybrid/program.py``),
 an *action* the forward or backward of one microbatch in one stage. Whatever the order in which
@@ -6,31 +6,33 @@ queues serve, every row begins after the rows that it waits for. So the longest 
 these edges is never longer than the step. The bounds follow the edges between whole actions, whose
 durations come from the templates of the lowering:
 
-1. The computing of a rank, and the collectives that it waits for, follow one another in the order
-   of the schedule; an action lasts their sum.
-2. A stage begins when the one before it (backward: behind it) has ended and its message has come.
-   Messages may have to wait for each other; the bounds leave that out.
-3. With ZeRO 2 and 3 an action is the turns of its buckets. The gathers for a turn wait for the turn
-   ``prefetch`` + 1 before it, whose sum became ready no later and has a smaller number. A queue of
-   the replicas takes first the row that was ready first, so its order does not depend on durations:
-   the sum of each turn, then the gathers for the turn ``prefetch`` + 1 behind it. A turn begins
-   when all is gathered and the sum of the bucket ``in_flight`` + 1 before it is over.
-4. With ZeRO 0 and 1 a queue ends behind the last action no earlier than t plus all sums that become
-   ready from t on, for every t. The update and the gathers follow. Between groups of replicas a
-   bucket is summed behind its sum within them, in queues of their own.
-5. Memory: parameters, gradients and states throughout; the saved activations of the microbatches in
-   flight, by the order of the schedule; and the rest that the backward of a last layer needs.
+1. On a rank, computation and the collectives that it waits for follow one another in the order of
+   the schedule; an action lasts their sum.
+2. An action begins when the action of the stage before it (in a backward: after it) has ended and
+   its message has arrived. Messages may also wait for each other; the bounds ignore that.
+3. With ZeRO 2 and 3 an action consists of the turns of its buckets. The gathers for a turn wait for
+   the turn ``prefetch`` + 1 before it, whose reduction became ready no later and has a smaller
+   number. A queue of the replicas serves the row that was ready first, so its order does not depend
+   on durations: the reduction of each turn, then the gathers for the turn ``prefetch`` + 1 after
+   it. A turn begins when its gathers have ended and the reduction of the bucket ``in_flight`` + 1
+   before it has ended.
+4. With ZeRO 0 and 1 a queue ends after the last action, no earlier than t plus all reductions that
+   become ready from t on, for every t. The update and the gathers follow. A bucket is reduced
+   between groups of replicas after it is reduced within them, in queues of their own.
+5. Memory: parameters, gradients and states for the whole step; the saved activations of the
+   microbatches in flight, by the order of the schedule; and the further memory that the backward of
+   a last layer needs.
 
-Coarser bounds, which cost less to work out, are asked first: ``exchanged_ps`` and ``held`` of many
-setups at once, then ``waited_ps`` of a plan.
+Coarser bounds, which cost less to compute, come first: ``exchanged_ps`` and ``held`` for many
+setups at once, then ``waited_ps`` for a plan.
 
 ``search/plan/searching.py`` alone calls them: a plan whose bound is worse than the best is never
 simulated, so a bound that is too large would silently lose the best plan. The compiled loops are in
 ``search/kernels/pipelines.py``. Durations and bytes follow ``simdev/lowering/hybrid`` by themselves
 (``pieces.py``). A new rule there which makes a step shorter or smaller has to be met here by hand:
 how far gathers and sums run ahead (``_turns``), the sum of tied embeddings (``_tie``), the order of
-queues. ``tests/search/test_plan_bounds.py`` and ``test_plan_schedules.py`` find a bound that is too
-large.
+queues. ``tests/search/test_plan_bounds.py`` and ``test_plan_schedules.py`` detect a bound that is
+too large.
 """
 
 from __future__ import annotations
@@ -80,7 +82,7 @@ from .pieces import (
 )
 from .space import Plan, Question, Setup
 
-KEPT = 2048  # answers that the next plans of a setup need, of each sort
+KEPT = 2048  # results of each kind that are kept for the next plans of a setup
 
 
 @cache
@@ -91,8 +93,8 @@ def _order(name: str, pp: int, microbatches: int, chunks: int) -> Order:
 
 
 class Path:
-    """The longest path of a plan over its actions, and what follows the last of them; and what the
-    microbatches hold on it.
+    """The longest path of a plan over its actions and the rows after the last action; and the
+    memory that its microbatches in flight hold.
     """
 
     def __init__(self, pieces: Pieces, ground: Ground, plan: Plan) -> None:
@@ -109,14 +111,14 @@ class Path:
 
     @cached_property
     def times(self) -> Ints:
-        """By stage and kind of action the ps of its main rows."""
+        """The ps of an action's main rows, by stage and kind of action."""
         times = np.zeros((len(self.division.counts), 3), np.int64)
         for number, kind in enumerate(self.kinds):
             times[:, number] = self.pieces.stages(self.division, kind)
         return times
 
     def _turns(self) -> tuple[int, int, Ints, Ints]:
-        """The turns of buckets as ``kernels.pipelines`` takes them; none where replicas send
+        """The turns of buckets as arguments of ``kernels.pipelines``; empty where replicas send
         nothing during actions.
         """
         if not self.p.reduces_by_bucket:
@@ -136,22 +138,22 @@ class Path:
         by_kind += [[np.zeros((0, TURN), np.int64)] * len(parts)] * (3 - len(by_kind))
         rows = [rows for of_stage in zip(*by_kind, strict=True) for rows in of_stage]
         at = np.cumsum([0, *map(len, rows)])
-        # How far gathers run ahead and sums may lag (lowering/hybrid/actions.py); of both there
-        # are no more than all turns.
+        # How far gathers run ahead and reductions may lag (lowering/hybrid/actions.py), both at
+        # most the number of all turns.
         most = max(int(at[-1]) * self.microbatches, 1)
         reach = min(1 + self.p.prefetch, most) if self.p.zero == 3 else 1
         behind = min(1 + self.p.in_flight * self.p.overlap, most)
         return reach, behind, at, np.concatenate(rows).ravel()
 
     def actions(self) -> tuple[Ints, Ints, Ints]:
-        """By rank when its last action ends, by stage and kind when the last one begins, and by
-        rank when all is sent that replicas send during actions.
+        """Three columns of instants: the end of a rank's last action, the begin of the last action
+        by stage and kind, and by rank the end of all that replicas send during actions.
         """
         stages, pp, m = self.pp * self.plan.chunks, self.pp, self.microbatches
         order = self.order
         forth, back = self.ground.transfers(self.pieces.program)
         stage = np.arange(stages)
-        # What stage s - 1 sent to s, and what s + 1 sent back to it.
+        # The messages from stage s - 1 to s, and back from s + 1 to s.
         ways = forth[(stage - 1) % pp], back[(stage + 1) % pp]
         reach, behind, *turns = self._turns()
         sizes = pp, len(order.stage) // pp, stages, m, reach, behind
@@ -166,7 +168,7 @@ class Path:
         return table.array("clock"), table.array("last").reshape(-1, 3), sent
 
     def step_ps(self, clock: Ints, last: Ints, sent: Ints) -> int:
-        """Behind the actions: sums over replicas, update, parameters gathered."""
+        """The bound of the step: reductions over replicas, update and gathers after the actions."""
         layers, ends = self._ready(clock, last[:, len(self.kinds) - 1])
         gathers = np.zeros((self.pp, len(SHARING)), np.int64)
         shard = self.pieces.program.shard
@@ -177,7 +179,7 @@ class Path:
         else:
             reduced = sent
         updates = self.pieces.tails(self.division)[:, 0]
-        if "optimizer" in self.p.offload:  # a bucket after the other, each rounded by itself
+        if "optimizer" in self.p.offload:  # buckets one after another, each rounded separately
             updates = np.maximum(updates - self.ground.model.layers - 1, 0)
         if self.p.zero in (1, 2):
             np.add.at(gathers, *self._sent(reduces=False))
@@ -186,16 +188,18 @@ class Path:
         return int((ready + updates + gathers.max(axis=1)).max())
 
     def _ready(self, clock: Ints, begin: Ints) -> tuple[Ints, Ints]:
-        """When the gradient of each layer, and of both ends, is complete at the earliest."""
+        """The earliest instants at which the gradients of each layer, and of both ends, are
+        complete.
+        """
         division, kind = self.division, self.kinds[-1]
         each = self.pieces.layers(kind)[division.kind]
         classifier = self.pieces.end(CLASSIFIER, kind)
         embedding = self.pieces.end(EMBEDDING, kind)
-        # A backward meets the layers from the last to the first, behind the classifier.
+        # A backward meets the layers from the last to the first, after the classifier.
         behind = np.append(np.cumsum(each[::-1, MAIN])[::-1], 0)
         end = np.cumsum(division.counts.sum(axis=1))[division.stage]
         ready = begin[division.stage] + behind[1:] - behind[end]
-        # Of a layer of several buckets the first may be reduced while the others are computed.
+        # A layer of several buckets may have its first bucket reduced while it computes the others.
         ready += each[:, COMPUTED] * self._whole[self.ground.kind]
         ready[division.stage == len(begin) - 1] += classifier.main
         first = begin[0] + self.times[0, len(self.kinds) - 1] - embedding.main + embedding.computed
@@ -204,13 +208,13 @@ class Path:
 
     @cached_property
     def _whole(self) -> Ints:
-        """By kind of layer: 1 where it is a single bucket."""
+        """By kind of layer: 1 where the layer is a single bucket, else 0."""
         shard = self.pieces.program.shard
         return np.array([buckets_of(shard, self.p, layer) == 1 for layer in self.ground.kinds])
 
     def _sent(self, reduces: bool) -> tuple[Ints, Ints]:
-        """By bucket (all layers, then the ends of each rank that has any) the rank, and how long
-        it is reduced, or gathered, by queue.
+        """By bucket (all layers, then the ends of each rank that has any): its rank, and by queue
+        the time of its reduction (``reduces``) or gather.
         """
         kinds = [self.pieces.sent(0, number, reduces) for number in self.ground.kinds]
         homes = sorted({0, self.pp - 1})
@@ -223,16 +227,19 @@ class Path:
     def _summed(
         self, clock: Ints, layers: Ints, ends: Ints, queues: range = range(len(SHARING))
     ) -> Ints:
-        """By rank: when its gradients are summed at the earliest, each queue one after another."""
+        """The earliest instants at which each rank's gradients are reduced, where each queue serves
+        one bucket after another.
+        """
         rank, lengths = self._sent(reduces=True)
         instants = ends.max(keepdims=True) if self.pp == 1 else ends
         ready = np.concatenate((layers, instants)) if self.p.overlap else clock[rank]
         latest: Ints = np.zeros(self.pp, np.int64)
         starts = np.searchsorted(np.sort(rank), np.arange(self.pp))
         for queue in queues:
-            # Between groups of replicas a bucket is summed when it is summed within them.
+            # A bucket is reduced between groups of replicas after it is reduced within them.
             since = ready + (lengths[:, queue - 2] if queue in BETWEEN and self.p.zero < 2 else 0)
-            # Whatever its order, a queue ends no earlier than all that is ready from an instant on.
+            # Whatever its order, a queue ends no earlier than an instant plus the time of all
+            # buckets that become ready from that instant on.
             order = np.lexsort((-since, rank))
             total = np.cumsum(lengths[order, queue])
             before = np.append(0, total)[starts][rank[order]]
@@ -242,8 +249,8 @@ class Path:
         return latest
 
     def _tie(self, ready: Ints, ends: Ints) -> None:
-        """The gradient of a tied embedding, which the first and the last rank have, is summed
-        between the two.
+        """Adds to ``ready`` the reduction of a tied embedding's gradient between the first and the
+        last rank, which both have it.
         """
         program = self.pieces.program
         if not program.shard.model.tied or self.pp == 1:
@@ -256,15 +263,15 @@ class Path:
         ready[[0, -1]] = np.maximum(ready[[0, -1]], summed)
 
     def in_flight(self) -> Ints:
-        """By rank the bytes that the microbatches in flight hold at the least."""
+        """The least bytes that the microbatches in flight hold, by rank."""
         counts, order, pp = self.division.counts, self.order, self.pp
         (_, workspace, again), split = self.pieces.footprints, WEIGHT in self.kinds
         _, classifier, beside, kept = self.pieces.ends_saved
         space = np.where(counts > 0, workspace, 0).max(axis=1)
-        # The first layer of a backward, while all others are still there.
+        # The first layer of a backward, while the activations of all other layers are still held.
         during = space + again[self.division.last]
         during[-1] = max(int(space[-1]) + beside, int(during[-1]) - classifier + kept * split)
-        # What selective recomputation makes again lies in one row of the backward.
+        # The activations that selective recomputation makes again live in one row of the backward.
         after = counts @ again * (self.plan.setup.recompute == "full")
         after[-1] += kept - classifier
         columns = self.pieces.saved(self.division), after, during, np.zeros(pp, np.int64)
@@ -280,12 +287,12 @@ class Path:
 
 @cache
 def _shape(name: str, pp: int) -> Schedule:
-    """The least schedule of a name and so many ranks: it tells where the stages are."""
+    """The smallest schedule of a name and ``pp`` ranks, which tells the ranks of stages."""
     return named_schedule(name, pp, 2 * pp if name in PAIRED else 1)
 
 
 class Bound(NamedTuple):
-    """At least so many ps (0: not known) and bytes; ``fits`` unless the bytes exceed a capacity."""
+    """The least ps (0: not known) and bytes of a plan; ``fits`` unless they exceed a capacity."""
 
     step_ps: int
     peak_bytes: int
@@ -293,17 +300,17 @@ class Bound(NamedTuple):
 
 
 class Bounds:
-    """The bounds of the plans of a question; what they share is worked out once."""
+    """The bounds of the plans of a question; intermediate results that plans share are kept."""
 
     def __init__(self, question: Question, schedules: Iterable[str] = ()) -> None:
-        """``schedules`` are those that plans may have: of some other bounds of setups hold."""
+        """``schedules`` are the names that plans may have; some need weaker bounds of setups."""
         self.question, self.overlaps = question, not {*PAIRED}.isdisjoint(schedules)
         self.ground = cache(partial(Ground, question))
-        # Of a setup, for its next plans: by ZeRO, or by schedule and chunks.
+        # Results of a setup, kept for its next plans: by ZeRO, or by schedule and chunks.
         self.pieces, self._waits = lru_cache(KEPT)(self._pieces), lru_cache(KEPT)(self._waited)
         self._flying = lru_cache(KEPT)(lambda plan: self._path(plan).in_flight())
         self._ended = lru_cache(KEPT)(lambda plan: self._path(plan).actions())
-        # Of setups that are alike.
+        # Results shared by setups that are alike.
         self._means = dict[Hashable, tuple[int, int]]()
         self._states = dict[Hashable, int]()
         self._kept = dict[Hashable, tuple[int, int, int]]()
@@ -325,7 +332,7 @@ class Bounds:
         schedule: str = "1F1B",
         **fields: Any,
     ) -> Program:
-        """A program without rows, which knows the stages of a schedule."""
+        """A program without rows, with the stages of a schedule."""
         plan = Plan(setup, "1F1B", 1, zero)
         p = replace(plan.parallelism, **fields)
         durations = self.ground(setup.layout.cluster).durations(plan)
@@ -333,8 +340,8 @@ class Bounds:
         return Program(shard, p, _shape(schedule, p.pp), layers, durations)
 
     def alike(self, setup: Setup) -> Hashable:
-        """A key that is equal for setups which compute and exchange the same for a microbatch,
-        whatever they recompute. Their ranks have equally many microbatches, too.
+        """A key that is equal for setups that compute and exchange the same for a microbatch,
+        recomputation aside, and have equally many microbatches.
         """
         layout = setup.layout
         degrees = layout.cluster, layout.cp, layout.tp, layout.ep, layout.etp, layout.context
@@ -342,13 +349,13 @@ class Bounds:
         return sort, *degrees, setup.microbatch, setup.others
 
     def exchanged_ps(self, setup: Setup) -> int:
-        """The least ps of a plan of any setup that is ``alike``: all that the layers exchange,
-        forward and backward, in the mean over the ranks; 0 where actions overlap.
+        """The least ps of a plan of any setup that is ``alike``: the time of all exchanges of the
+        layers, forward and backward, averaged over the ranks; 0 where actions overlap.
         """
         layout = setup.layout
         if self.overlaps:
             return 0
-        # A ring takes as long as what it exchanges, which attention is computed beside.
+        # A ring, beside which attention computes, takes at least as long as its exchanges.
         gathered = setup._replace(layout=layout._replace(context="all_gather"))
         around, other = self.pieces(gathered, 1).exchanged()
         times = around * (1 + (layout.context == "all_gather")) + other - 1
@@ -360,9 +367,8 @@ class Bounds:
         return self._mean_ps(setup, self.overlaps)
 
     def _mean_ps(self, setup: Setup, overlaps: bool) -> int:
-        """The ps in which a rank computes and exchanges in the mean, behind the forwards of the
-        stages before it, of a layer each at the least; where actions overlap, the ps in which it
-        computes.
+        """The ps in which an average rank computes and exchanges, after the forwards of the stages
+        before it (at least a layer each). Where actions overlap, only its computing.
         """
         pp, column = setup.layout.pp, ALONE if overlaps else MAIN
         key = self.alike(setup), setup.recompute, column
@@ -371,17 +377,17 @@ class Bounds:
         return (setup.microbatches * each + before) // pp
 
     def _mean(self, setup: Setup, column: int) -> tuple[int, int]:
-        """How long a microbatch takes in all layers and ends, and a forward in one layer."""
+        """The ps of a microbatch in all layers and ends, and the ps of a forward in one layer."""
         pieces, kinds = self.pieces(setup, 1), (FORWARD, BACKWARD)
         counts = self.ground(setup.layout.cluster).counts
         forward, backward = (pieces.layers(kind)[: len(counts), column] for kind in kinds)
         each = int(counts @ (forward + backward))
         if setup.recompute_layers is not None:
             more = pieces.layers(BACKWARD)[len(counts) :, column] - backward
-            # Of more stages than ranks no fewer layers are made again.
+            # With more stages than ranks no fewer layers are recomputed.
             least = min(setup.recompute_layers * setup.layout.pp, int(counts.sum()))
             each += least * int(more.min())
-        # Of two ways both ends of the pipeline have both.
+        # Where microbatches enter from both ends, both ends have embedding and classifier.
         homes = (False, True) if column == ALONE else (False,)
         for end, kind in product(ENDS, kinds):
             each += min(int(pieces.end(end, kind, mirrored)[column]) for mirrored in homes)
@@ -390,8 +396,8 @@ class Bounds:
 
     def waited_ps(self, plan: Plan) -> int:
         """The least ps of a plan, whatever the order of its actions: a rank waits for a forward of
-        each stage before it and then does all its actions; unless a backward is split, those of the
-        stages before it follow its last.
+        each stage before it, then does all its actions; then follow the backwards of the stages
+        before it, unless backwards are split.
         """
         if plan.schedule in PAIRED:
             return self._mean_ps(plan.setup, overlaps=True)
@@ -410,9 +416,9 @@ class Bounds:
         return int((setup.microbatches * busy.reshape(-1, pp).sum(axis=0) + before).max())
 
     def held(self, setup: Setup, zeros: Sequence[int]) -> tuple[int, bool]:
-        """The bytes that the fullest rank holds at the least whatever the schedule, and whether all
-        ranks together have room: the states, and the saved activations of a microbatch whose first
-        backward begins (where actions overlap the states alone).
+        """The least bytes of the fullest rank under any schedule, and whether all ranks together
+        have room for theirs: the states, and the saved activations of a microbatch whose first
+        backward begins (where actions overlap, the states alone).
         """
         layout, pp = setup.layout, setup.layout.pp
         parts = layout.tp, layout.ep, layout.etp, layout.dp_replicate
@@ -426,23 +432,24 @@ class Bounds:
         return -(-total // pp), total <= room
 
     def _persistent(self, setup: Setup, zeros: Sequence[int]) -> int:
-        """Bytes of what lives throughout, of all ranks together."""
-        # Ranks round their shares up, and what two of them have counts twice: one has less.
+        """Bytes that all ranks together hold for the whole step."""
+        # Ranks round their shares up, and count twice what two of them have: a pipeline of a single
+        # rank has less.
         layers = list(range(self.question.model.layers))
         programs = (self._program(setup, zero, (tuple(layers),), pp=1) for zero in zeros)
         return min(sum(persistent_bytes(each, 0, layers).values()) for each in programs)
 
     def _saved(self, setup: Setup) -> tuple[int, int, int]:
-        """Bytes of a microbatch as its backward begins on each rank: the saved ones of all ranks
-        together, and the others of the last rank and of each other one.
+        """Bytes of a microbatch when its backward begins on each rank: the saved activations of all
+        ranks together, and the further bytes of the last rank and of each other rank.
         """
         pieces = self.pieces(setup, 1)
         saved, workspace, again = pieces.footprints
         embedding, classifier, *_ = pieces.ends_saved
         counts = self.ground(setup.layout.cluster).counts
-        # Of layers that may be made again, or not, the least.
+        # Where a kind of layer may be recomputed or not, its recomputed form, which saves less.
         total = int(counts @ saved[-len(counts) :]) + embedding + classifier
-        # On the last rank the classifier's comes first.
+        # On the last rank the backward of the classifier comes first.
         return total, int(workspace.min()), int((workspace + again).min())
 
     def plan(self, plan: Plan) -> Bound:
@@ -453,15 +460,15 @@ class Bounds:
         return Bound(self._time(path) if fits else 0, int(held.max()), fits)
 
     def _held(self, path: Path) -> Ints:
-        """By rank: what is there throughout, and what microbatches in flight hold."""
+        """By rank the bytes held for the whole step and by microbatches in flight."""
         held: Ints = path.pieces.tails(path.division)[:, 1]
         if path.plan.schedule in SEARCHED:
             return held
-        return held + self._flying(path.plan._replace(zero=1))  # whatever ZeRO shares out
+        return held + self._flying(path.plan._replace(zero=1))  # the same for every ZeRO
 
     def _paired(self, path: Path) -> Ints:
-        """By rank of DualPipe or DualPipeV: what is there throughout, and what all forwards before
-        the first backward save.
+        """By rank of DualPipe or DualPipeV the bytes held for the whole step, and saved by all
+        forwards before the first backward.
         """
         plan, division = path.plan, path.division
         program = self._program(plan.setup, plan.zero, division.layers, plan.schedule)
@@ -471,7 +478,7 @@ class Bounds:
             sum(persistent_bytes(program, rank, layers).values())
             for rank, layers in enumerate(buckets)
         ]
-        # The turns of schedules.dualpipe: near microbatches come in from the nearer end.
+        # The turns of schedules.dualpipe: near microbatches enter from the nearer end.
         saved, stages = path.pieces.saved(division), len(division.layers)
         near = np.minimum(ranks, stages - 1 - ranks)
         both = near + 1
@@ -486,6 +493,6 @@ class Bounds:
         plan, waited = path.plan, self.waited_ps(path.plan)
         if plan.schedule in (*SEARCHED, *PAIRED):
             return waited
-        # ZeRO 0 and 1 differ behind the last action alone.
+        # ZeRO 0 and 1 differ only after the last action.
         actions = path.actions() if plan.zero >= 2 else self._ended(plan._replace(zero=1))
         return max(waited, path.step_ps(*actions))

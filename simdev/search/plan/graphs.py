@@ -1,12 +1,12 @@
-"""The planners of the papers over a graph of ops, in one table, at the same global batch; beside
-them, where the model is known by its sizes too, the best plans of that.
+"""A comparison of the planners of papers on a model's graph of ops, at the same global batch. Where
+the model is also known by its sizes, the best plans by sizes stand beside them.
 
-Placements and splits take the whole batch at once, pipelines cut it into microbatches (the best
-number of those that divide it). PipeDream's plan lets minibatches of the whole batch overlap, so
-what it trains by second follows from its period and not from its step.
+Placements and splits take the whole batch at once. Pipelines cut it into microbatches, into the
+best number that divides it. PipeDream's plan lets minibatches of the whole batch overlap, so its
+throughput follows from its period, not from its step.
 
-``simdev plan --graph`` calls ``plan_graph``. A method of ``search`` is in the table where SEARCHED
-names it.
+``simdev plan --graph`` calls ``plan_graph``. A method of ``search`` joins the table by its name in
+SEARCHED.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ FORMS = ("data-parallel",)
 SCHEDULES = ("1F1B", "GPipe")
 METHODS = (*SEARCHED[:1], *FORMS, *SEARCHED[1:], *SCHEDULES)
 MOST_MICROBATCHES = 32
-BEST = 3  # of the plans by sizes
+BEST = 3  # the number of plans by sizes
 COST = "cost_per_million_samples"
 COLUMNS = (
     "method", "step_time_s", "samples_per_s", "feasible", "peak_bytes", "devices", "evaluations",
@@ -52,7 +52,7 @@ COLUMNS = (
 
 @dataclass(frozen=True, slots=True)
 class _Answer:
-    """The answer of a method: its strategy, and how the method came there."""
+    """The answer of a method: its strategy, and notes on the way to it."""
 
     strategy: Mapping[str, Any]
     microbatches: int = 1
@@ -63,7 +63,9 @@ class _Answer:
 
 @dataclass(frozen=True)
 class _Request:
-    """The model with its sizes, the cluster and further parts of all scenarios, and the limits."""
+    """The model with its sizes, the cluster and further parts of all scenarios, and the limits of
+    searches.
+    """
 
     graph: Mapping[str, Any]
     parts: Mapping[str, Any]
@@ -78,12 +80,12 @@ class _Request:
 
     @cached_property
     def plain(self) -> Scenario:
-        """The scenario with the whole batch, data parallel: what searches begin with."""
+        """The scenario of the whole batch, data parallel, which searches begin with."""
         return load_scenario(self.scenario(_Answer({"short": FORMS[0]})))
 
 
 def is_graph_alone(model: Any) -> bool:
-    """Whether a model has a graph of ops and is not known by its sizes."""
+    """Whether a model has a graph of ops and is no large model with sizes."""
     name = model.get("model") if isinstance(model, Mapping) else model
     return isinstance(name, str) and name in MODELS and name not in LARGE
 
@@ -100,15 +102,14 @@ def plan_graph(
     watch: Callable[[Sequence[str]], Sequence[str]] = lambda methods: methods,
     **parts: Any,
 ) -> pd.DataFrame:
-    """The answer of each method for a model's graph, a row each: what fits first, in the order of
-    the samples that are trained a second.
+    """The answer of each method for a model's graph, a row each: answers that fit come first, then
+    those of more samples a second.
 
     ``model`` is a name of simdev.nouns.models, or an object like ``{"model": "gnmt-4", "length":
     40}``;
-    ``methods`` are of METHODS, each with so many ``seconds``; ``watch`` may show how far it is;
-    ``parts`` are further ones of a scenario. ``scenario`` in a row is an object for
-    ``load_scenario``; what a method could not do is a row with its reason as ``note``. Raises
-    InputError.
+    ``methods`` are names of METHODS, each with ``seconds`` of time; ``watch`` may show progress;
+    ``parts`` are further parts of a scenario. ``scenario`` in a row is an object for
+    ``load_scenario``; a method that fails is a row with the reason as ``note``. Raises InputError.
     """
     import pandas as pd
 
@@ -142,7 +143,7 @@ def _row(request: _Request, method: str) -> dict[str, Any]:
 
 
 def _figures(scenario: Mapping[str, Any], batch: int, period_s: float | None) -> dict[str, Any]:
-    """The figures of a scenario, which trains a whole batch in a step, or in a period."""
+    """The figures of a scenario that trains a whole batch in a step, or in ``period_s``."""
     opened = load_scenario(scenario)
     report = run(opened)
     period_ps = report.step_ps if period_s is None else round(period_s * PS_PER_SECOND)
@@ -160,7 +161,7 @@ def _answer(request: _Request, method: str) -> _Answer:
 
 
 def _searched(request: _Request, method: str) -> _Answer:
-    """The answer of a search; of PipeDream with the period of its plan, where the plan ran and
+    """The answer of a search; for PipeDream with the period of its plan, where the plan ran and
     fits.
     """
     result = search(request.plain, method, seed=request.seed, seconds=request.seconds)
@@ -176,7 +177,7 @@ def _searched(request: _Request, method: str) -> _Answer:
 
 
 def _pipelined(request: _Request, schedule: str) -> _Answer:
-    """Microbatches through as many stages as devices: the best number of them."""
+    """The answer of a pipeline with a stage a device and the best number of microbatches."""
     answers = list(_pipelines(request, schedule))
     if not answers:
         raise InputError(f"global_batch: {request.batch} cannot be cut into microbatches")
@@ -195,9 +196,7 @@ def _pipelines(request: _Request, schedule: str) -> Iterator[_Answer]:
 
 
 def _by_sizes(request: _Request) -> list[dict[str, Any]]:
-    """The best plans of the model by its sizes: other kernels, which fuse what the graph has op by
-    op.
-    """
+    """Rows of the best plans of the model by its sizes, whose kernels fuse ops of the graph."""
     begun = time.perf_counter()
     parts = {name: part for name, part in request.parts.items() if name != "cluster"}
     try:

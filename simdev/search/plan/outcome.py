@@ -1,14 +1,15 @@
-"""The answer: the best plans in their order, the front, and what became of all others.
+"""The result of a search for plans: the best plans in their order, the Pareto front, and counts of
+all other plans.
 
-Plans are one answer where their steps are within 1 % of one another, on as many devices. Of each
-answer the simplest plan is shown: the one with the fewest kinds of parallelism (degrees above 1,
-and experts on a grid of their own), then the smallest degrees (dp apart, which takes the devices
-that are left), the fewest chunks, the least ZeRO, the least recomputation; of equals the fastest
-(ours).
+Plans whose steps are within 1 % of one another, on equally many devices, are folded into one
+answer. Each answer shows its simplest plan: the plan with the fewest kinds of parallelism (degrees
+above 1, and experts on a grid of their own), then the smallest degrees (except dp, which takes the
+devices that are left), the fewest chunks, the least ZeRO, the least recomputation; on a tie the
+fastest (ours).
 
-searching.py makes it; ``frame`` is what ``plan`` returns, and ``simdev/commands/plan.py`` prints a
-table of its own from it. What a simulated plan tells is ``score`` in searching.py, its columns are
-FIGURES here.
+searching.py makes the result. ``plan`` returns its ``frame``, from which
+``simdev/commands/plan.py`` prints a table of its own. ``score`` in searching.py has the figures of
+a simulated plan, FIGURES here their columns.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ TIE_PERCENT = 1
 
 @dataclass(frozen=True, slots=True)
 class Scored:
-    """A plan that was simulated: its place in the space, its figures."""
+    """A plan that was simulated, its place in the space, and its figures."""
 
     place: int
     plan: Plan
@@ -54,7 +55,9 @@ class Scored:
 
     @property
     def order(self) -> tuple[int, int, int]:
-        """The shortest step first; of equal ones the least memory, then the first of the space."""
+        """A key that sorts the shortest step first, then the least memory, then the first place in
+        the space.
+        """
         return self.row["step_ps"], self.row["peak_bytes"], self.place
 
 
@@ -62,7 +65,7 @@ ORDER = attrgetter("order")
 
 
 class Folded(NamedTuple):
-    """A plan that is shown, and all that are one answer with it, the fastest first."""
+    """An answer: the plan that is shown, and all plans folded into it, the fastest first."""
 
     shown: Scored
     members: tuple[Scored, ...]
@@ -74,11 +77,11 @@ def answers_of(
     front: Set[int] = frozenset(),
     folds: bool = True,
 ) -> list[Folded]:
-    """The answers of plans in the order of their steps; ``devices`` by cluster. Unless ``folds``,
-    every plan is one by itself.
+    """The answers of plans that are sorted by their steps; ``devices`` has the number of devices by
+    cluster. Unless ``folds``, every plan is an answer by itself.
 
-    Plans whose places are in ``front`` were chosen by memory too: one that takes less of it by
-    more than 1 % is an answer of its own, and what is shown is of the front where any is.
+    Plans whose places are in ``front`` were also chosen by memory: a plan that takes less memory by
+    more than 1 % is an answer of its own, and an answer shows a plan of the front if it has one.
     """
     groups: list[list[Scored]] = []
     for scored in ranked:
@@ -118,7 +121,7 @@ def less(size: int, other: int) -> bool:
 
 
 def simplicity(scored: Scored) -> tuple[Any, ...]:
-    """A key that sorts the simplest plan first, by the order that the module tells."""
+    """A key that sorts the simplest plan first, in the order that the module's docstring gives."""
     plan, fields = scored.plan, scored.plan.fields
     degrees = [fields[name] for name in DEGREES]
     kinds = sum(degree > 1 for degree in (*degrees, fields["dp_replicate"]))
@@ -138,7 +141,7 @@ DRAWN = (
     *(f"step_p{part}_s" for part in PERCENTS), *(f"peak_p{part}_bytes" for part in PERCENTS),
     *("beats_best", "first_in_draws"),
 )  # fmt: skip
-"""The columns that follow from draws; of the step and of the order as a sweep has them."""
+"""The columns that follow from draws; a sweep has the same columns of step and order."""
 COST = "cost_per_million_tokens"
 TERMS_SHOWN = 3
 OPTIONS = "microbatch", "microbatches", "schedule", "chunks", "zero", "recompute", "context"
@@ -146,10 +149,10 @@ OPTIONS = "microbatch", "microbatches", "schedule", "chunks", "zero", "recompute
 
 @dataclass
 class Counts:
-    """How many plans were dealt with, and how: ``illegal`` ones by reason, ``refused`` ones by the
-    message of their simulation, ``unfit`` ones by a bound of their memory, ``slower`` ones by a
-    bound of their time, ``simulated`` ones, of which ``overflowing`` do not fit. ``least_bytes`` is
-    the least that any plan holds.
+    """Numbers of plans: ``illegal`` by reason, ``refused`` by the message of their simulation,
+    ``unfit`` (excluded by a bound of memory), ``slower`` (excluded by a bound of time), and
+    ``simulated``, of which ``overflowing`` do not fit. ``least_bytes`` is the smallest bound of
+    memory among the plans.
     """
 
     illegal: Counter[str] = field(default_factory=Counter)
@@ -163,19 +166,19 @@ class Counts:
 
     @property
     def decided(self) -> int:
-        """How many legal plans are done with."""
+        """The number of legal plans that are finished."""
         return self.unfit + self.slower + self.simulated + self.refused.total()
 
     def hold(self, peak: int) -> None:
-        """Another plan that holds so many bytes at the least."""
+        """Counts a plan that holds at least ``peak`` bytes."""
         self.least_bytes = min(peak, self.least_bytes or peak)
 
 
 @dataclass(frozen=True, eq=False)
 class Plans:
-    """The best plans, ``best`` in their order and ``front`` besides. ``answers`` are those that a
-    person chooses from, a row each in ``frame``; unless ``folds``, every plan is one by itself.
-    ``draws`` are those of the answers, in their order; none where nothing was drawn.
+    """The ``best`` plans in their order, and the Pareto ``front``. ``answers`` are the choices for
+    a person, a row each in ``frame``; unless ``folds``, every plan is an answer. ``draws`` has the
+    draws of each answer, and is empty where nothing was drawn.
     """
 
     question: Question
@@ -188,7 +191,7 @@ class Plans:
 
     @cached_property
     def answers(self) -> list[Folded]:
-        """The best answers, then those of the front that are not among them, by their steps."""
+        """The answers of the best plans and of the front together, by their steps."""
         every = {scored.place: scored for scored in (*self.best, *self.front)}
         ranked = sorted(every.values(), key=ORDER)
         return answers_of(ranked, self.question.devices, self.on_front, self.folds)
@@ -200,13 +203,13 @@ class Plans:
 
     @property
     def frame(self) -> pd.DataFrame:
-        """A line for each answer: the plan that is shown of it.
+        """A row for each answer, about the plan that it shows.
 
-        ``folded`` counts the other plans within 1 % of its step; ``tied`` are those that the error
-        between layouts (``layouts``) does not separate from the first; ``scenario`` is an object
-        for ``load_scenario``; ``why`` tells by which terms of its critical rank a plan is slower
-        than the first (``report.measures.difference``). Where errors were drawn, there are the
-        percentiles of the step and of the largest peak, and ``tied`` goes by the draws.
+        ``folded`` counts the other plans within 1 % of its step; ``tied`` marks plans that the
+        error between layouts (``layouts``) does not separate from the first; ``scenario`` is an
+        object for ``load_scenario``; ``why`` names the terms of its critical rank that make a plan
+        slower than the first (``report.measures.difference``). Where errors were drawn, there are
+        percentiles of the step and of the largest peak, and ``tied`` follows from the draws.
         """
         import pandas as pd
 
@@ -223,7 +226,7 @@ class Plans:
         return frame
 
     def _drawn(self, rows: Sequence[Any]) -> Iterator[dict[str, Any]]:
-        """The columns that follow from draws, of each answer."""
+        """The columns that follow from draws, for each answer."""
         if not self.draws:
             yield from ({} for _ in rows)
             return
@@ -235,34 +238,34 @@ class Plans:
 
     @cached_property
     def stability(self) -> Stability:
-        """How sure the order of the answers is, where errors were drawn."""
+        """The certainty of the answers' order under the errors that were drawn."""
         return stability(np.stack([draws.seconds for draws in self.draws]))
 
     @property
     def proved(self) -> bool:
-        """Whether no plan of the space is faster than the first: every other one was simulated, or
-        left out by a bound; what simulating refused could be.
+        """Whether the first plan is proved to be the fastest of the space: every other plan was
+        simulated or excluded by a bound. A plan that simulation refused might be faster.
         """
         return bool(self.best) and not self.counts.refused
 
     @property
     def least_s(self) -> float | None:
-        """The shortest step that was found; the first answer's is up to 1 % longer."""
+        """Seconds of the shortest step; the first answer shows a plan up to 1 % slower."""
         return self.best[0].row["step_ps"] / PS_PER_SECOND if self.best else None
 
     @property
     def published(self) -> PublishedError:
-        """How far simulated steps were from published runs of their like."""
+        """The error of simulated steps beside published runs of similar steps."""
         return published_error(self.question.model, self._device)
 
     @property
     def layouts(self) -> LayoutError:
-        """How far simulated layouts of one model were off beside each other."""
+        """The error of simulated layouts of one model relative to each other."""
         return layout_error(self.question.model, self._device)
 
     @property
     def _device(self) -> str:
-        # Clusters of several sizes are of the same devices.
+        # Clusters of several sizes have the same kinds of devices.
         return kinds_of(self.question.clusters[0])
 
     @property
@@ -297,7 +300,7 @@ class Plans:
     def _columns(self, ranked: Sequence[Scored]) -> list[str]:
         others = dict.fromkeys(name for scored in ranked for name, _ in scored.plan.setup.others)
         ends = COST, "front", "folded", "tied", "why", "step_time_ps", "scenario"
-        # Told where some plan has experts on a grid of their own, or groups of replicas.
+        # Columns only where some plan has experts on a grid of their own, or groups of replicas.
         layouts = [scored.plan.setup.layout for scored in ranked]
         some = ["etp"] * any(layout.etp is not None for layout in layouts)
         some += ["dp_replicate"] * any(layout.dp_replicate > 1 for layout in layouts)
@@ -321,7 +324,7 @@ class Plans:
         )
 
     def _cost(self, scored: Scored) -> float | None:
-        """Dollars a million tokens, None without a price."""
+        """Dollars per million tokens; None without a price."""
         question, setup = self.question, scored.plan.setup
         samples, devices = question.global_batch, question.devices[setup.layout.cluster]
         sizes = samples, samples * question.model.length, setup.microbatches
@@ -330,7 +333,7 @@ class Plans:
 
 
 def why(scored: Scored, first: Scored) -> str:
-    """Why a plan is slower than the first, in a line; "" of the first itself."""
+    """The reason why a plan is slower than the first, in a line; "" for the first itself."""
     if scored.place == first.place:
         return ""
     if scored.row["step_ps"] == first.row["step_ps"]:

@@ -1,10 +1,10 @@
-"""Pieces of a step: how long a layer, the embedding and the classifier take in each kind of action,
-and what they keep, by the very templates that steps are lowered by; and the ground of a cluster,
+"""Pieces of a step: the times of a layer, the embedding and the classifier in each kind of action,
+and the memory that they keep, from the templates of the lowering; and the ground of a cluster,
 which the bounds of all plans on it share: its ranks, divisions of layers, messages.
 
-Where groups or devices differ, the fastest counts: pieces serve lower bounds. bounds.py alone calls
-it. A change of templates in ``simdev/lowering/hybrid`` reaches it by itself; what a layer saves and
-sends is called by name here (``Program.footprint``, ``sent_bytes``).
+Where groups or devices differ, the fastest counts, since pieces serve lower bounds. Only bounds.py
+uses this module. It follows changes of the templates in ``simdev/lowering/hybrid`` by itself; the
+bytes that a layer saves and sends are named here (``Program.footprint``, ``sent_bytes``).
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ from ..kernels.pipelines import TURN
 from .space import Plan, Question
 
 T = TypeVar("T")
-MAIN, COMPUTED, ALONE = range(3)  # of a piece
+MAIN, COMPUTED, ALONE = range(3)  # the fields of a Piece
 EMBEDDING, CLASSIFIER = ENDS = "embedding", "classifier"
-ENDS_OF = {  # by the kind of action: the ends that have a part in it
+ENDS_OF = {  # by kind of action: the ends that take part in it
     FORWARD: ENDS,
     BACKWARD: ENDS,
     INPUT: (CLASSIFIER,),
@@ -58,7 +58,7 @@ ENDS_OF = {  # by the kind of action: the ends that have a part in it
 
 
 def once(known: dict[Hashable, T], key: Hashable, make: Callable[[], T]) -> T:
-    """The value of a key, which ``make`` gives when the key is asked for first."""
+    """The value of a key in ``known``, made by ``make`` at the first call."""
     if key not in known:
         known[key] = make()
     return known[key]
@@ -66,7 +66,8 @@ def once(known: dict[Hashable, T], key: Hashable, make: Callable[[], T]) -> T:
 
 class Piece(NamedTuple):
     """A part of an action, in ps: the sum of its ``main`` rows, their sum up to the last row that
-    computes, and the sum of its computing rows alone; its turns as rows of ``kernels.pipelines``.
+    computes, and the sum of the computing rows alone; and its turns, as ``kernels.pipelines`` needs
+    them.
     """
 
     main: int
@@ -79,17 +80,17 @@ NOTHING = Piece(0, 0, 0, np.zeros((0, TURN), np.int64))
 
 
 def least(durations: Durations, number: int) -> int:
-    """The ps of a duration by its number, on the fastest group."""
+    """The ps of a duration, given by its number, on the fastest group."""
     return int(durations.columns[number].min()) + int(durations.lags[number].min())
 
 
 def _rows(template: Template) -> list[tuple[int, int]]:
-    """By row its queue and its ps."""
+    """The queue and the ps of each row."""
     return [(row[1], least(template.durations, row[2])) for row in template.rows]
 
 
 SHARING = DATA_QUEUE, EXPERT_DATA_QUEUE, REPLICA_QUEUE, EXPERT_REPLICA_QUEUE
-"""The queues of the replicas: within their groups, and between these."""
+"""The queues of the replicas: two within groups of replicas, two between groups."""
 BETWEEN = range(2, 4)
 
 
@@ -102,14 +103,14 @@ def _by_queue(rows: Iterable[tuple[int, int]]) -> list[int]:
 
 
 def _exchanged(template: Template) -> tuple[int, int]:
-    """The ps of rows between the parts of a sample, and of the others."""
+    """The ps of rows that exchange between the parts of a sample, and of all other rows."""
     rows = _rows(template)
     around = sum(ps for queue, ps in rows if queue == CONTEXT_QUEUE)
     return around, sum(ps for _, ps in rows) - around
 
 
 def piece_of(template: Template) -> Piece:
-    """The piece that a template makes."""
+    """The piece that the rows of a template make."""
     rows, main, computed, alone, ends = _rows(template), 0, 0, 0, dict[int, int]()
     for number, (queue, length) in enumerate(rows):
         if queue <= LAST_MAIN_QUEUE:
@@ -131,9 +132,9 @@ def piece_of(template: Template) -> Piece:
 
 
 class Division(NamedTuple):
-    """The layers dealt out to stages: ``layers[stage]``; by stage how many there are of each kind,
-    and the kind of the last one; by layer its stage and its kind. Where full recomputation makes
-    some layers of each stage again, they are kinds of their own, behind the others.
+    """The layers dealt out to stages: ``layers[stage]``; by stage the number of layers of each kind
+    and the kind of its last layer; by layer its stage and its kind. Where full recomputation covers
+    only some layers of each stage, these are kinds of their own, after the others.
     """
 
     layers: tuple[tuple[int, ...], ...]
@@ -144,24 +145,24 @@ class Division(NamedTuple):
 
 
 class Pieces:
-    """The pieces of a pipeline's ranks, for one setting of ZeRO; made when they are asked for."""
+    """The pieces of a pipeline's ranks for one setting of ZeRO, each made at its first use."""
 
     def __init__(
         self, programs: Sequence[Program], kinds: Sequence[int], ranks: Sequence[int]
     ) -> None:
         """``kinds`` has a layer of each kind, ``ranks`` a rank of each sort. Where a plan
-        makes only some layers of a kind again, there are two ``programs``: one makes no layer
-        again, one makes all. Else there is one.
+        recomputes only some layers of a kind there are two ``programs``: the first recomputes no
+        layer, the second all layers. Else there is a single program.
         """
         self.programs, self.program, self.kinds, self.ranks = programs, programs[0], kinds, ranks
-        # Each is asked for by many plans, with few different arguments.
+        # Many plans call each of these with few different arguments.
         self.layers, self.turns = cache(self._layers), cache(self._turns)
         self.end, self._pieces = cache(self._end), cache(self._made)
         self._sent = cache(self._lasting)
         self._tails: dict[tuple[int, ...], tuple[int, int]] = {}
 
     def _made(self, kind: str) -> list[list[Piece]]:
-        """By sort of rank and kind of layer."""
+        """The pieces by sort of rank and kind of layer."""
         return [
             [
                 piece_of(Writer(program, rank, kind).add_layer(layer))
@@ -172,21 +173,21 @@ class Pieces:
         ]
 
     def _layers(self, kind: str) -> Ints:
-        """By kind of layer the MAIN, COMPUTED and ALONE ps of actions of this kind: the least of
-        ranks.
+        """The MAIN, COMPUTED and ALONE ps of each kind of layer in actions of ``kind``; the least
+        of all ranks.
         """
         tables = [[piece[:3] for piece in pieces] for pieces in self._pieces(kind)]
         least: Ints = np.array(tables, np.int64).min(axis=0)
         return least
 
     def _turns(self, kind: str) -> list[Ints]:
-        """By kind of layer its turns in actions of this kind: the least of ranks."""
+        """The turns of each kind of layer in actions of ``kind``; the least of all ranks."""
         every = zip(*self._pieces(kind), strict=True)
         return [np.minimum.reduce([piece.turns for piece in each]) for each in every]
 
     def _end(self, end: str, kind: str, mirrored: bool = False) -> Piece:
-        """The embedding or the classifier in actions of this kind; ``mirrored``: at the other end
-        of the pipeline.
+        """The piece of the embedding or classifier in actions of ``kind``; ``mirrored``: at the
+        other end of the pipeline.
         """
         if end not in ENDS_OF[kind]:
             return NOTHING
@@ -194,15 +195,15 @@ class Pieces:
         return piece_of(Writer(self.program, rank, kind).add_end(end))
 
     def stages(self, division: Division, kind: str) -> Ints:
-        """By stage the MAIN ps of an action of this kind."""
+        """The MAIN ps of an action of ``kind``, by stage."""
         each: Ints = division.counts @ self.layers(kind)[:, MAIN]
         each[0] += self.end(EMBEDDING, kind).main
         each[-1] += self.end(CLASSIFIER, kind).main
         return each
 
     def exchanged(self) -> tuple[Ints, Ints]:
-        """By kind of layer what is exchanged at the least (ps): between the parts of a sample in a
-        forward, and else both ways.
+        """The least ps of the exchanges of each kind of layer: between the parts of a sample in a
+        forward, and all others in forward and backward together.
         """
         ways = [
             [
@@ -219,8 +220,8 @@ class Pieces:
 
     @cached_property
     def footprints(self) -> Ints:
-        """Bytes of a microbatch by kind of layer: saved (none where they are offloaded), of the
-        workspace, and made again by recomputation.
+        """Bytes of a microbatch by kind of layer: saved (0 where offloaded), workspace, and made
+        again by recomputation.
         """
         each = [program.footprint(number) for program in self.programs for number in self.kinds]
         moves = "activations" in self.program.parallelism.offload
@@ -229,22 +230,24 @@ class Pieces:
 
     @cached_property
     def ends_saved(self) -> tuple[int, int, int, int]:
-        """Bytes of a microbatch: saved by the embedding; saved by the classifier, beside these in
-        its backward, and kept for the gradient of its weights.
+        """Bytes of a microbatch: saved by the embedding, saved by the classifier, further bytes in
+        the classifier's backward, and bytes kept for the gradient of its weights.
         """
         s = self.program.shard
         saved = embedding_saved(s), classifier_saved(s)
         return *saved, classifier_workspace(s), classifier_kept(s)
 
     def saved(self, division: Division) -> Ints:
-        """By stage the bytes that a microbatch leaves there, but for what is offloaded."""
+        """The bytes that a microbatch saves on each stage, without offloaded activations."""
         saved: Ints = division.counts @ self.footprints[0]
         saved[0] += self.ends_saved[0]
         saved[-1] += self.ends_saved[1]
         return saved
 
     def sent(self, rank: int, number: int, reduces: bool) -> list[int]:
-        """By queue of the replicas how long a bucket is reduced, or gathered, after the step."""
+        """The ps of a bucket's reduction (``reduces``) or gather after the step, by queue of the
+        replicas.
+        """
         return self._sent(self.program.bucket(rank, number), reduces)
 
     def _lasting(self, sizes: tuple[int, int], reduces: bool) -> list[int]:
@@ -259,9 +262,7 @@ class Pieces:
         return list(map(min, zip(*times, strict=True)))
 
     def tails(self, division: Division) -> Ints:
-        """By rank how long the optimizer takes at the least, and the bytes that live there
-        throughout.
-        """
+        """The least ps of the optimizer, and the bytes held for the whole step, by rank."""
         ranks = self.program.schedule.ranks
         kinds = division.counts.shape[1]
         counts = division.counts.reshape(-1, ranks, kinds).sum(axis=0).tolist()
@@ -279,7 +280,7 @@ class Pieces:
             buckets = layers + [NO_LAYER] * has_ends
             loads = update(shard, *self.program.updated(rank, buckets), p.state_bytes, layers)
             held = persistent_bytes(self.program, rank, layers)
-            # Ranks of all sorts share the key.
+            # The key is the same for ranks of all sorts, so all of them are looked at.
             templates = [Template(each, self.program.durations) for each in self.ranks]
             rows = [(t, t.rows[t.compute(roles.UPDATE, loads)]) for t in templates]
             fastest = min(least(t.durations, row[2]) for t, row in rows)
@@ -288,8 +289,8 @@ class Pieces:
 
 
 class Ground:
-    """The cluster by its number, as the bounds of all plans on it need it: ranks, divisions of
-    layers, durations, messages.
+    """The parts of bounds that all plans on a cluster share: ranks, divisions of layers, durations,
+    messages.
     """
 
     def __init__(self, question: Question, number: int) -> None:
@@ -306,7 +307,7 @@ class Ground:
         self._transfers = dict[Hashable, tuple[Ints, Ints]]()
 
     def durations(self, plan: Plan) -> Durations:
-        """The durations of a layout; they do not depend on a plan's ZeRO, schedule and
+        """The durations of a plan's layout, which do not depend on its ZeRO, schedule and
         recomputation.
         """
         key = plan.setup.layout._replace(context=""), plan.setup.others
@@ -316,8 +317,8 @@ class Ground:
         )
 
     def _division(self, stages: int, again: int | None = None) -> Division:
-        """Layers over stages, of each of which the first ``again`` (None: as many as of any) are
-        made again.
+        """The division of layers into stages. The first ``again`` layers of each stage are
+        recomputed and kinds of their own (None: no such distinction).
         """
         bounds = [*accumulate(even_layers(self.model.layers, stages), initial=0)]
         layers = tuple(tuple(range(a, b)) for a, b in pairwise(bounds))
@@ -331,22 +332,22 @@ class Ground:
         return Division(layers, counts, kind[np.array(bounds[1:]) - 1], stage, kind)
 
     def sort(self, pp: int) -> int:
-        """A number that ranks of pipelines of such lengths share whose groups cost the same: 0
-        where a rank has whole nodes, and all of these are alike.
+        """A number that is equal for pipeline lengths whose ranks have groups of equal cost: 0
+        where a rank has whole nodes and all nodes are alike, else ``pp``.
         """
         each = len(self.cluster.workers) // pp
         return pp if not self._node or each % self._node else 0
 
     @cached_property
     def _node(self) -> int:
-        """How many workers in a row are a node, where all nodes are alike, else 0."""
+        """The number of workers of a node where all nodes are alike, else 0."""
         workers, alike = self.cluster.workers, self.timings.alike
         runs = [list(run) for _, run in groupby(workers, alike.neighbourhood)]
         is_whole = len(set(map(alike.neighbourhood, workers))) == len(runs)
         return len(runs[0]) if is_whole and len(set(map(alike.sort, runs))) == 1 else 0
 
     def _ranks(self, pp: int) -> tuple[int, ...]:
-        """A rank of each sort: those of one sort cost the same."""
+        """A rank of each sort; ranks of one sort have equal costs."""
         sorts = dict[Hashable, int]()
         for rank, devices in enumerate(dealt(self.cluster, pp)):
             sorts.setdefault(self.timings.alike.sort(devices), rank)
@@ -360,8 +361,8 @@ class Ground:
         return np.array([min(sizes[d] for d in each) for each in there], np.int64)
 
     def transfers(self, program: Program) -> tuple[Ints, Ints]:
-        """How long what a rank sends to the next is on its way, and what it sends to the one
-        before; around the ends, too.
+        """The ps of a message from each rank to the next, and to the one before; the last rank is
+        followed by the first.
         """
         p, size, durations = program.parallelism, Writer(program, 0).sent_bytes, program.durations
 

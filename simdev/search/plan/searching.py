@@ -1,14 +1,14 @@
 """``plan``: the best ways to spread the step of a large model, at a fixed global batch.
 
-Plans are looked at best first by their bounds, and simulated until no bound is below the best. A
-heap holds groups of setups, setups and plans by their bounds. A group (setups that exchange the
-same for a microbatch) makes room for its setups that fit, a setup for its plans, and a plan for
-itself with the bound of its actions. The first entry of the heap has the least bound of all plans
-that are left; once it is above the last of the best, the search ends. The best plans have different
-degrees, unless plans of equal degrees are asked for, too.
+A best-first search: plans are simulated in the order of their bounds until no bound is below the
+best. A heap holds groups of setups, setups and plans by their bounds. A popped group (setups that
+exchange the same for a microbatch) is replaced by its setups that fit, a setup by its plans, and a
+plan by itself with the closer bound of its actions. The first entry of the heap has the least bound
+of all plans that are left; once it is above the last of the best plans, the search ends. The best
+plans have different degrees, unless ``alike`` allows equal ones.
 
-``simdev/commands/plan.py`` calls ``plans_of``, Python calls ``plan``. A figure of a plan is made in
-``score`` and becomes a column by FIGURES of outcome.py.
+``simdev/commands/plan.py`` calls ``plans_of``, Python calls ``plan``. ``score`` makes the figures
+of a plan, which become columns by FIGURES of outcome.py.
 """
 
 from __future__ import annotations
@@ -67,21 +67,21 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# no part in the figures and bounds of a plan
+# Modules that have no influence on the figures and bounds of a plan.
 APART = rf"({READERS}|search(?!/(plan|sweep|kernels)/))/"
 
-# The figures of a plan: each step simulated, one device for each rank of the pipeline.
+# The figures of a plan, from a simulated step with one device for each rank of the pipeline.
 
 ENGINE = "compiled"  # SimPy gives the same answer, a hundred times slower
-SIMPY_TASKS = 1_000_000  # up to so many it confirms the best
+SIMPY_TASKS = 1_000_000  # up to this number of tasks SimPy confirms the best plan
 
 
 def _simulated(
     question: Question, plan: Plan, engine: str, by_rank: bool = True
 ) -> tuple[Trace, LargeStep, str]:
-    """The trace of a plan's step, and its engine. By rank one device is simulated in place of all
-    that are like it. Without a name the engine is the reference engine, up to SIMPY_TASKS. Raises
-    InputError.
+    """The trace of a plan's step, its lowered step, and the name of the engine. ``by_rank``
+    simulates one device in place of all devices that behave equally. An empty name of the engine
+    means the reference engine, up to SIMPY_TASKS. Raises InputError.
     """
     timings = question.timings(plan.setup.layout.cluster)
     options = plan.parallelism, timings.model, timings.costs, by_rank, timings
@@ -98,7 +98,8 @@ def score(question: Question, plan: Plan) -> Row:
         trace, large, _ = _simulated(question, plan, ENGINE)
     except InputError as error:
         return failed("; ".join(error.problems))
-    # Where groups differ all devices are there, and one of a rank may hold more than others.
+    # Where groups differ all devices are simulated, and devices of one rank may hold different
+    # amounts.
     memories = trace.memory
     training = Training.of(trace, large)
     terms, step = training.terms, trace.end_ps / PS_PER_SECOND
@@ -126,9 +127,10 @@ def _answer(question: Shared[Question], plan: Plan) -> Answer:
 
 
 def confirm(question: Question, plan: Plan, row: Row) -> str:
-    """Simulates a plan on all devices, by the reference engine up to SIMPY_TASKS: a sentence.
+    """Simulates a plan on all devices, by the reference engine up to SIMPY_TASKS, and returns a
+    sentence about it.
 
-    Raises SimdevError where that differs from the figures of the plan, which is a bug, and
+    Raises SimdevError where the result differs from the plan's figures, which is a bug, and
     InputError where all devices have too many tasks.
     """
     trace, _, engine = _simulated(question, plan, "", by_rank=False)
@@ -144,19 +146,19 @@ def confirm(question: Question, plan: Plan, row: Row) -> str:
 
 # The search.
 
-GROUP, SETUP, WAITED, PATH = range(4)  # what a bound was worked out of
-ROUND = 8  # plans simulated before the best is looked at again, however many work at it
+GROUP, SETUP, WAITED, PATH = range(4)  # the levels of entries of the heap, by kind of bound
+ROUND = 8  # plans simulated before the best is updated, whatever the number of processes
 
 
 def degrees(setup: Setup) -> Layout:
-    """The layout but for how attention gets the keys of others."""
+    """The layout without ``context``, the way attention gets the keys of other ranks."""
     return setup.layout._replace(context="")
 
 
 @dataclass
 class Search:
-    """A search under way. Plans are simulated by the ``loop``, whose journal keeps their figures,
-    and bounds, by the question's ``digest``; ``counts`` tells what became of the plans.
+    """A search under way. The ``loop`` simulates plans; its journal keeps figures and bounds under
+    the question's ``digest``. ``counts`` has the number of plans by what became of them.
     """
 
     space: Space
@@ -184,7 +186,7 @@ class Search:
             place += self.space.count(setup)
         for group in groups.values():
             bound = 0
-            with suppress(InputError):  # its setups are refused, each by itself
+            with suppress(InputError):  # its setups will be refused one by one
                 bound = self._bound(self.bounds.exchanged_ps, group[0][1])
             self._push(bound, group[0][0], GROUP, group)
         while batch := self._next():
@@ -213,16 +215,18 @@ class Search:
         return cast("T", journal.rows[key]["bound"])
 
     def _push(self, bound: int, place: int, level: int, node: Any, peak: int = 0) -> None:
-        """``node`` is a plan, or setups each with the place of its first plan."""
+        """Adds an entry to the heap; ``node`` is a plan, or setups with the places of their first
+        plans.
+        """
         heapq.heappush(self._heap, (bound, place, level, node, peak))
 
     def _next(self) -> list[tuple[int, Plan]]:
-        """The plans of the next round: of equal degrees the first one alone, for its step shows
-        that the others are slower where its bound was close.
+        """The plans of the next round, at most one for each choice of degrees: where its bound is
+        close, its step already shows that the others are slower.
         """
         batch: dict[Layout | int, tuple[int, Plan]] = {}
         aside: list[tuple[int, int, int, Any, int]] = []
-        # Where the front is looked for, too, no bound ends the search.
+        # Where the Pareto front is wanted too, no bound of time ends the search.
         limit = inf if self.front else self._last
         while self._heap and self._heap[0][0] <= limit and len(batch) + len(aside) < ROUND:
             entry = bound, place, level, node, peak = heapq.heappop(self._heap)
@@ -245,13 +249,13 @@ class Search:
         return list(batch.values())
 
     def _key(self, place: int, plan: Plan) -> Layout | int:
-        """Equal for plans of which one is among the best at most."""
+        """A key that is equal for plans of which at most one may be among the best."""
         return place if self.alike else degrees(plan.setup)
 
     @property
     def answers(self) -> list[Folded]:
-        """The best so far, of each layout the first unless ``alike``: so many answers, which are
-        plans by themselves unless they are folded.
+        """The best ``top`` answers so far, with only the fastest plan of each layout unless
+        ``alike``.
         """
         first: dict[Layout | int, Scored] = {}
         for scored in self.fitting:
@@ -266,14 +270,14 @@ class Search:
 
     @contextmanager
     def _refusing(self, count: int) -> Iterator[None]:
-        """Counts so many plans as refused where their bound cannot be worked out."""
+        """Counts ``count`` plans as refused where the block cannot compute their bound."""
         try:
             yield
         except InputError as error:
             self.counts.refused["; ".join(error.problems)] += count
 
     def _open(self, place: int, setup: Setup) -> None:
-        """A setup by its own bounds, in place of those that it shares."""
+        """Puts a setup on the heap with its own bound, in place of its group's."""
         count = self.space.count(setup)
         with self._refusing(count):
             held, fits = self._bound(self.bounds.held, setup, self.space.zeros(setup.layout))
@@ -286,8 +290,8 @@ class Search:
                 self._too_large.append((held, place, setup))
 
     def _tell_least(self) -> None:
-        """The least bytes that any plan holds, where none fits: of setups, too, that were left out
-        whole.
+        """Completes ``counts.least_bytes`` where no plan fits, with the plans of setups that were
+        excluded as a whole.
         """
         for held, _, setup in sorted(self._too_large):
             if held >= (self.counts.least_bytes or inf):
@@ -306,7 +310,7 @@ class Search:
         return [self.bounds.waited_ps(Plan(setup, *way)) for way in ways]
 
     def _follow(self, place: int, plan: Plan) -> None:
-        """A plan by its memory and the path of its actions."""
+        """Puts a plan on the heap with the bound of its actions, if its memory fits."""
         with self._refusing(1):
             step, peak, fits = self._bound(self.bounds.plan, plan)
             self.counts.hold(peak)
@@ -316,12 +320,12 @@ class Search:
                 self.counts.unfit += 1
 
     def _is_needed(self, step: int, peak: int, plan: Plan) -> bool:
-        """Whether a plan may be among the best, or on the front where that is looked for."""
+        """Whether a plan may be among the best, or on the front where that is wanted."""
         may_be = self._may_be_best(step, plan.setup)
         return may_be or (self.front and not self._is_beaten(step, peak, plan, self.fitting))
 
     def _is_beaten(self, step: int, peak: int, plan: Plan, among: Sequence[Scored]) -> bool:
-        """Whether one of these plans is as good in step, memory and devices."""
+        """Whether a plan of ``among`` is at least as good in step, memory and devices."""
         devices = self.space.devices
         most = devices[plan.setup.layout.cluster]
         return any(
@@ -351,8 +355,7 @@ class Search:
             layout, step = degrees(scored.plan.setup), row["step_ps"]
             self._least[layout] = min(step, self._least.get(layout, step))
             if len(answers := self.answers) == self.top:
-                # Of the last answer's plans those up to 1 % over its fastest may still be among
-                # the best.
+                # Plans up to 1 % slower than the fastest of the last answer still belong to it.
                 percent = 100 + TIE_PERCENT * self.folds
                 self._last = answers[-1].members[0].row["step_ps"] * percent // 100
 
@@ -379,8 +382,8 @@ def plan(
     seed: int = 0,
     **parts: Any,
 ) -> pd.DataFrame:
-    """The best plans of a large model that fit, a row each, the fastest first, each of other
-    degrees. Plans within 1 % of one another are one row, that of the simplest
+    """The best plans of a large model that fit, a row each, the fastest first, each with other
+    degrees. Plans within 1 % of one another share a row, which shows the simplest of them
     (``search/plan/outcome.py``).
 
     Parameters
@@ -394,37 +397,38 @@ def plan(
     length
         Tokens of a sample (None: the model's).
     options
-        Fields of ``strategy.pipeline``: a value that all plans have, or a list of those to try.
-        All others are tried in every legal way: degrees, microbatch, chunks, schedule
-        (``space.SCHEDULES``), zero, recompute, context. Anything else is as a scenario has it.
+        Fields of ``strategy.pipeline``: a value for all plans, or a list of values to try. These
+        fields are tried in every legal way where they are not given: degrees, microbatch, chunks,
+        schedule (``space.SCHEDULES``), zero, recompute, context. All others have the defaults of a
+        scenario.
     top
-        So many answers.
+        The number of answers.
     price
-        Of an hour of a device in dollars, for the column ``cost_per_million_tokens``; the
-        scenarios have it, too.
+        Dollars for an hour of a device, for the column ``cost_per_million_tokens``; the scenarios
+        get it, too.
     front
-        Whether to look for the whole front of step time, memory and devices, too: all plans that
-        no other beats in all three. It takes longer.
+        Whether to add the Pareto front of step time, memory and devices: all plans that no other
+        plan beats in all three. It takes longer.
     alike
-        Whether every plan is a row of its own: those of equal degrees (as they are where all have
-        these), and those within 1 % of one another.
+        Whether every plan is a row of its own, even with equal degrees or within 1 % of another.
+        (Where all plans have equal degrees, they are rows of their own anyhow.)
     n_jobs
-        So many plans are simulated at once (``simdev.ground.jobs``), which changes no answer.
+        The number of plans simulated at once (``simdev.ground.jobs``), which changes no answer.
     journal
-        A file to which the figures of every simulated plan and all bounds are appended at once;
-        what is there is not worked out again.
+        A file to which the figures of every simulated plan and all bounds are appended at once.
+        Figures and bounds that it already holds are not computed again.
     progress
         Whether to show a bar on stderr, from two seconds on; None: where stderr is a terminal.
     draws, seed
-        So many draws of the errors of costs for each row, by common random numbers, and their seed
-        (``simdev/oracle/draws.py``).
+        The number of draws of the errors of costs for each row, by common random numbers, and their
+        seed (``simdev/oracle/draws.py``).
     parts
         Further parts of a scenario: ``profile``, ``devices``.
 
     Notes
     -----
-    The first row is within 1 % of the best of all plans there are, under this model of the
-    machine: none is left out but those proved slower or too large (``search/plan/bounds.py``).
+    The first row is within 1 % of the best of all legal plans, under this model of the machine:
+    only plans that are proved slower or too large are left out (``search/plan/bounds.py``).
     Raises InputError where no combination is legal, with the reasons.
     """
     question = question_of(model, cluster, global_batch, nodes, length, parts, price)
@@ -446,9 +450,9 @@ def plans_of(
     seed: int = 0,
     watch: Watch = lambda parts: parts,
 ) -> Plans:
-    """The best plans of a question, with what became of all others. Raises InputError.
+    """The best plans of a question, with counts of all others. Raises InputError.
 
-    ``watch`` may show how far the draws of a plan are.
+    ``watch`` may show the progress of draws.
     """
     require_whole("top", top)
     refuse(draws_problems(draws or 1, seed))
@@ -479,8 +483,8 @@ def plans_of(
 
 
 def _with_draws(plans: Plans, draws: int, seed: int, watch: Watch) -> Plans:
-    """The plans with so many draws of each answer: those of its scenario, so that answers share the
-    errors of the costs that they share.
+    """The plans with draws of each answer. They are drawn from its scenario, so that answers share
+    the errors of the costs that they share.
     """
     scenarios = (plans.question.scenario(shown.plan) for shown, _ in plans.answers)
     each = (lowered(load_scenario(scenario)) for scenario in scenarios)
@@ -490,6 +494,6 @@ def _with_draws(plans: Plans, draws: int, seed: int, watch: Watch) -> Plans:
 
 
 def _nothing(illegal: Counter[str]) -> list[str]:
-    """Why there is no plan at all."""
+    """The most frequent reasons why there is no plan at all."""
     most = [f"{reason}: {count:,} combinations" for reason, count in illegal.most_common()]
     return most[:REASONS_SHOWN]

@@ -1,15 +1,14 @@
 """The question of a plan (a model, the clusters to try, the costs of their kernels, the global
 batch), and the space of plans: every legal way to spread the step at that batch.
 
-A *layout* deals the devices out to degrees, a *setup* adds the size of a microbatch and the
-recomputation, a *plan* adds the schedule and ZeRO. Plans that differ in name alone count once. One
-rank has no pipeline to fill, so schedules with one order of its actions are one; one replica has
-nobody to share states with; selective recomputation repeats nothing where attention keeps no
-scores.
+A *layout* divides the devices into degrees of parallelism, a *setup* adds the size of a microbatch
+and the recomputation, a *plan* adds the schedule and ZeRO. Plans that differ only in name count
+once: on a single rank, schedules with the same order of actions; on a single replica, the settings
+of ZeRO; and selective recomputation where attention keeps no scores to recompute.
 
-A field of ``Parallelism`` that is set by the caller needs nothing here. One that is tried in every
-legal way is a field of Layout, Setup or Plan and an entry of COUNTS or LISTED; the bounds have to
-hold for it (bounds.py), and tests/search/test_plan_bounds.py compares them with simulation.
+A field of ``Parallelism`` that the caller sets needs nothing here. A field that is tried in every
+legal way is a field of Layout, Setup or Plan and an entry of COUNTS or LISTED; the bounds must hold
+for it (bounds.py), and tests/search/test_plan_bounds.py compares them with simulation.
 """
 
 from __future__ import annotations
@@ -49,19 +48,19 @@ from ...nouns.schedules.table import check_sizes
 from ...nouns.strategy.parallelism import CONTEXTS, DEGREES, MODULES, MOST, RECOMPUTES, Parallelism
 
 SCHEDULES = "1F1B", "Interleaved1F1B", "ZB-H1", "ZB-H2"
-"""The schedules that are tried where nobody names others."""
+"""The schedules that are tried by default."""
 PLANNED = tuple(name for name in NAMES if name != "PipeDream")
-"""The schedules that may be named: not PipeDream, whose steps overlap."""
+"""The schedules that a caller may choose: all but PipeDream, whose steps overlap."""
 UNCHUNKED = {"Interleaved1F1B": "1F1B", "InterleavedZeroBubble": "ZB-H1"}
-"""The schedule that is tried in place of one of several chunks where a rank has one chunk. On a
-single rank it does the same; in a pipeline Interleaved1F1B of one chunk warms up twice as far, and
-is left out (ours).
+"""The schedule that is tried in place of an interleaved schedule where a rank has a single chunk.
+On a single rank both do the same. In a pipeline Interleaved1F1B of one chunk warms up twice as far,
+and is left out (ours).
 """
 ZEROS = 0, 1, 2, 3
 COUNTS = (*DEGREES, "microbatch", "chunks")
 LISTS = {"offload", "recompute_modules"}
 FOLDINGS = None, 1
-"""Values of ``etp`` to try: experts cut as all else is, and whole on a grid of their own."""
+"""Values of ``etp`` to try: experts cut like all other layers, or whole on a grid of their own."""
 LISTED = {
     "schedule": SCHEDULES, "zero": ZEROS, "recompute": RECOMPUTES, "context": CONTEXTS,
     "etp": FOLDINGS, "dp_replicate": (1,),
@@ -77,11 +76,11 @@ FOLLOWS = {
 
 
 Settings = tuple[tuple[str, Any], ...]
-"""Further fields of Parallelism with their values."""
+"""Names and values of further fields of Parallelism."""
 
 
 class Layout(NamedTuple):
-    """The degrees, on the cluster of a number among those that are tried."""
+    """The degrees of parallelism on a cluster, given by its number among those that are tried."""
 
     cluster: int
     dp: int
@@ -95,13 +94,13 @@ class Layout(NamedTuple):
 
     @property
     def degrees(self) -> dict[str, Any]:
-        """The fields of Parallelism that it tells."""
+        """The fields of Parallelism that the layout sets."""
         names = *DEGREES, "etp", "context", "dp_replicate"
         return {name: getattr(self, name) for name in names}
 
 
 class Setup(NamedTuple):
-    """A layout with its microbatches, recomputation, and what else is set."""
+    """A layout with its microbatches, recomputation, and other settings."""
 
     layout: Layout
     microbatch: int
@@ -111,13 +110,13 @@ class Setup(NamedTuple):
 
     @property
     def recompute_layers(self) -> int | None:
-        """How many layers of each stage full recomputation makes again (None: all)."""
+        """The number of layers of each stage that full recomputation covers (None: all)."""
         layers: int | None = dict(self.others).get("recompute_layers")
         return layers
 
 
 class Plan(NamedTuple):
-    """A setup with its schedule and what replicas share out."""
+    """A setup with its schedule, its chunks, and the level of ZeRO."""
 
     setup: Setup
     schedule: str
@@ -126,7 +125,7 @@ class Plan(NamedTuple):
 
     @property
     def fields(self) -> dict[str, Any]:
-        """The fields of Parallelism that it tells, as they were given."""
+        """The fields of Parallelism that the plan sets."""
         setup = self.setup
         sizes = {"microbatch": setup.microbatch, "microbatches": setup.microbatches}
         options = {"schedule": self.schedule, "chunks": self.chunks, "zero": self.zero}
@@ -145,8 +144,8 @@ Way = tuple[str, int, int]
 
 @dataclass(frozen=True, slots=True)
 class Choices:
-    """The choices of a search: ``counts`` by name where not all are tried, ``listed`` values by
-    field, and the settings of all ``others``.
+    """The choices of a search: ``counts`` has the allowed numbers of fields that are restricted,
+    ``listed`` the values to try of other fields, ``others`` each combination of further settings.
     """
 
     counts: Mapping[str, tuple[int, ...]]
@@ -155,14 +154,14 @@ class Choices:
 
 
 def choices_of(given: Mapping[str, Any] | None) -> Choices:
-    """Choices by field of ``strategy.pipeline``: a value, or a list of those to try.
+    """The choices from fields of ``strategy.pipeline``, each a value or a list of values to try.
 
     Raises InputError.
     """
     if given is not None and not isinstance(given, Mapping):
         raise InputError(f"options: must be an object of fields and values, got {shown(given)}")
     values = {name: _several(value) for name, value in (given or {}).items()}
-    for name in LISTS & values.keys():  # a text is a list of one thing, "" of none
+    for name in LISTS & values.keys():  # a text is a list of one entry, "" an empty list
         values[name] = tuple(
             tuple(filter(None, [v])) if isinstance(v, str) else v for v in values[name]
         )
@@ -173,18 +172,20 @@ def choices_of(given: Mapping[str, Any] | None) -> Choices:
     rest = {n: v for n, v in values.items() if n not in counts and n not in listed}
     others = tuple(tuple(zip(rest, each, strict=True)) for each in product(*rest.values()))
     for each in others:
-        _parallelism(each)  # refuses what no plan could have
+        _parallelism(each)  # refuses settings that no plan could have
     return Choices(counts, listed, others)
 
 
 def _parallelism(others: Settings, **degrees: Any) -> Parallelism:
-    """A Parallelism of these settings, with the recomputation that they go with."""
+    """A Parallelism of these settings, with a recomputation that they are legal with."""
     recompute = _recompute_of(others) or RECOMPUTES["recompute_modules" in dict(others)]
     return Parallelism(**degrees, recompute=recompute, **dict(others))
 
 
 def _recompute_of(others: Settings) -> str | None:
-    """The recomputation that settings need: modules selective, a number of layers full."""
+    """The recomputation that settings need: selective for ``recompute_modules``, full for
+    ``recompute_layers``; None where they need none.
+    """
     settings = dict(others)
     if settings.get("recompute_modules", MODULES[:1]) != MODULES[:1]:
         return RECOMPUTES[1]
@@ -212,7 +213,7 @@ def _problems(values: Mapping[str, tuple[Any, ...]]) -> Iterator[str]:
         elif name in (*COUNTS, *LISTED):
             for value in each:
                 try:
-                    # The fewest replicas for so many parts, or groups of several.
+                    # The fewest replicas that allow this value.
                     fewest = {"ep": 1, "etp": 1, "dp_replicate": 2}.get(name, 0)
                     dp = {"dp": fewest * value} if fewest and value is not None else {}
                     Parallelism(**({name: value} | dp))
@@ -228,7 +229,7 @@ def divisors(number: int) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class Space:
-    """All plans of a model on one of several clusters of so many ``devices``."""
+    """All plans of a model on several clusters; ``devices`` has the number of devices of each."""
 
     model: Transformer
     devices: tuple[int, ...]
@@ -236,7 +237,7 @@ class Space:
     choices: Choices
 
     def setups(self, illegal: Counter[str]) -> Iterator[Setup]:
-        """The legal setups in their order; illegal plans are counted by their reasons."""
+        """The legal setups in their order; ``illegal`` counts illegal plans by reason."""
         for number in range(len(self.devices)):
             for layout in self._layouts(number):
                 for others in self.choices.others:
@@ -251,7 +252,7 @@ class Space:
         return len(self._ways(setup.layout, setup.microbatches)[0])
 
     def nothing(self) -> str:
-        """The settings that leave no combination at all, legal or not."""
+        """The message about settings that leave no combination at all, legal or not."""
         needed = {_recompute_of(each) for each in self.choices.others}
         if needed.isdisjoint({None, *self.choices.listed["recompute"]}):
             goes = {"recompute_modules": RECOMPUTES[1], "recompute_layers": RECOMPUTES[2]}
@@ -281,7 +282,7 @@ class Space:
     def _of_degrees(self, number: int, dp: int, cp: int, tp: int, pp: int) -> Iterator[Layout]:
         contexts = self.choices.listed["context"]
         for etp in self._foldings(tp):
-            # What etp does not divide is illegal, with its reason (``_misfit``).
+            # An etp that does not divide the devices is illegal, with its reason (``_misfit``).
             rest = max(dp * cp * tp // (etp or tp), 1)
             for ep in self._allowed("ep", divisors(rest) if self.model.experts else [1]):
                 for context in contexts if cp > 1 else contexts[:1]:
@@ -289,14 +290,14 @@ class Space:
                         yield Layout(number, dp, cp, tp, pp, ep, context, etp, groups)
 
     def _foldings(self, tp: int) -> Sequence[int | None]:
-        """The settings of etp that are tried: as many parts as of tp have no name of their own."""
+        """The settings of etp that are tried; an etp equal to tp is the same as None."""
         if not self.model.experts:
             return [None]
         etps = self.choices.listed["etp"]
         return list(dict.fromkeys(None if etp == tp else etp for etp in etps))
 
     def _reason(self, layout: Layout, others: Settings) -> str | None:
-        """Why no plan can have this layout; None where some can."""
+        """The reason why no plan can have this layout; None where some plan can."""
         if self.model.layers < layout.pp:
             return f"pp: {layout.pp} stages for {self.model.layers} layers"
         if self.global_batch % layout.dp:
@@ -310,7 +311,7 @@ class Space:
     ) -> Iterator[Setup]:
         recomputes, misfit = self._recomputes(layout, others), self._reason(layout, others)
         if misfit is not None:
-            illegal[misfit] += 0  # is told even where it is all that there is
+            illegal[misfit] += 0  # listed even where the count stays 0
         for microbatch in self._microbatches(layout):
             microbatches = max(self.global_batch // layout.dp // microbatch, 1)
             legal, reasons = self._ways(layout, microbatches)
@@ -346,7 +347,7 @@ class Space:
         return zeros if max(replicas, replicas * layout.tp // (layout.ep * etp)) > 1 else zeros[:1]
 
     def _ways(self, layout: Layout, microbatches: int) -> tuple[list[Way], Counter[str]]:
-        """Schedules with their chunks and ZeRO, and how many are none by their reasons."""
+        """The legal schedules with their chunks and ZeRO, and counts of illegal ones by reason."""
         chunks, names = self.choices.counts.get("chunks"), self.choices.listed["schedule"]
         pp, zeros = layout.pp, self.zeros(layout)
         return _ways(names, chunks, zeros, pp, microbatches, self.model.layers)
@@ -354,7 +355,7 @@ class Space:
 
 @cache
 def _misfit(model: Transformer, layout: Layout, others: Settings) -> str | None:
-    """Why a layout does not divide the sizes of a model: the first of several reasons."""
+    """The first reason why a layout does not divide the sizes of a model; None where it does."""
     try:
         shard_of(model, _parallelism(others, **layout.degrees))
     except InputError as error:
@@ -390,7 +391,7 @@ def _schedules(
     microbatches: int,
     layers: int,
 ) -> Iterator[tuple[str, int, str]]:
-    """Schedules with their chunks, and why they cannot be; "" where they can."""
+    """Schedules with their chunks, and the reason why they cannot run; "" where they can."""
     for name in names if pp > 1 else ():
         several = range(2, max(layers // pp, 1) + 1) if chosen is None else chosen
         single = (2,) if name in FOLDED else (1,)
@@ -407,12 +408,12 @@ def _schedules(
 
 
 def _alone(names: Sequence[str], microbatches: int) -> list[str]:
-    """Schedules of a single rank, one for each order of its actions."""
+    """The schedules of a single rank, one for each different order of its actions."""
     orders: dict[Any, str] = {}
     for name in (UNCHUNKED.get(name, name) for name in names if name not in PAIRED):
         key: Any = name
         if name not in SEARCHED:  # whose order follows from times
-            # Two microbatches tell orders apart.
+            # Two microbatches are enough to distinguish orders.
             order = order_of(name, 1, min(microbatches, 2))
             key = order.kind.tobytes(), order.microbatch.tobytes()
         orders.setdefault(key, name)
@@ -420,7 +421,7 @@ def _alone(names: Sequence[str], microbatches: int) -> list[str]:
 
 
 def _unrunnable(name: str, pp: int, microbatches: int, chunks: int, layers: int) -> str:
-    """Why no schedule of this name has so many chunks a rank; "" where one has."""
+    """The reason why a schedule of this name cannot have this number of chunks; "" if it can."""
     if pp * chunks > layers:
         return f"chunks: {pp * chunks} stages for {layers} layers"
     try:
@@ -442,8 +443,8 @@ MOST_SAMPLES = 2**24  # samples of a step
 
 @dataclass(frozen=True, eq=False)
 class Question:
-    """``scenarios`` are objects without a strategy, one for each of the ``clusters``; ``price`` is
-    in dollars, of an hour of a device.
+    """The question of a plan. ``scenarios`` are objects without a strategy, one for each of the
+    ``clusters``; ``price`` is in dollars for an hour of a device.
     """
 
     scenarios: tuple[Mapping[str, Any], ...]
@@ -455,7 +456,7 @@ class Question:
 
     @property
     def content(self) -> tuple[Any, ...]:
-        """All that steps and peaks depend on, files read."""
+        """All values that steps and peaks depend on, with files already read."""
         return self.model, self.clusters, self.costs, self.global_batch
 
     @cached_property
@@ -463,7 +464,7 @@ class Question:
         return {}
 
     def timings(self, cluster: int) -> Timings:
-        """The timings of a cluster, by its number, which hold whatever the plan.
+        """The timings on a cluster (given by its number), which all plans share.
 
         Raises InputError.
         """
@@ -477,12 +478,12 @@ class Question:
 
     @property
     def devices(self) -> tuple[int, ...]:
-        """How many compute, by cluster."""
+        """The number of computing devices of each cluster."""
         return tuple(len(cluster.workers) for cluster in self.clusters)
 
     def scenario(self, plan: Plan) -> dict[str, Any]:
-        """The scenario of a plan, for ``load_scenario`` or a file: its pipeline tells the fields
-        that differ from a default.
+        """The scenario of a plan, for ``load_scenario`` or a file. Its pipeline has ``dp`` and the
+        fields that differ from their defaults.
         """
         changed = {
             name: list(value) if isinstance(value, tuple) else value
@@ -502,11 +503,11 @@ def question_of(
     parts: Mapping[str, Any] | None = None,
     price: Number | None = None,
 ) -> Question:
-    """The question that names, files or objects of a scenario's parts ask.
+    """The question of a plan, from names, files or objects of a scenario's parts.
 
-    ``nodes`` of a preset, or several counts of them; ``length`` tokens of a sample; ``parts`` are
-    further ones of a scenario, like its profile; ``price`` in dollars is that of an hour of a
-    device. Raises InputError.
+    ``nodes`` is the number of machines of a preset, or several numbers to try; ``length`` the
+    tokens of a sample; ``parts`` are further parts of a scenario, like its profile; ``price`` is in
+    dollars for an hour of a device. Raises InputError.
     """
     if not is_count(global_batch) or not 0 < global_batch <= MOST_SAMPLES:
         raise InputError(
@@ -525,7 +526,7 @@ def question_of(
 
 
 def _priced(parts: Mapping[str, Any], price: Number | None) -> dict[str, Any]:
-    """Parts of a scenario with a price among their options, where there is one."""
+    """Parts of a scenario, with the price (if given) among their options."""
     options = parts.get("options", {})
     if price is None or not isinstance(options, Mapping):
         return dict(parts)
@@ -542,7 +543,9 @@ def _opened(scenario: Mapping[str, Any]) -> Scenario:
 
 
 def graph_of(model: str | Mapping[str, Any], length: int | None) -> dict[str, Any]:
-    """The graph of a scenario: a model with the tokens of a sample. Raises InputError."""
+    """The ``graph`` of a scenario: a model, with ``length`` tokens a sample if given. Raises
+    InputError.
+    """
     if not isinstance(model, (str, Mapping)):
         raise InputError(f"model: must be a name, a config.json or an object, got {shown(model)}")
     graph = {"model": model} if isinstance(model, str) else dict(model)
@@ -552,7 +555,7 @@ def graph_of(model: str | Mapping[str, Any], length: int | None) -> dict[str, An
 def clusters_of(
     cluster: str | Mapping[str, Any], nodes: int | Sequence[int] | None
 ) -> Iterator[Any]:
-    """The cluster of a scenario for each count of nodes. Raises InputError."""
+    """The ``cluster`` of a scenario for each number of nodes. Raises InputError."""
     if not isinstance(cluster, (str, Mapping)):
         raise InputError(f"cluster: must be a preset, a file or an object, got {shown(cluster)}")
     if nodes is None:

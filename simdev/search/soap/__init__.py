@@ -1,1 +1,1 @@
-"""How ops are split: OptCNN's tables, FlexFlow's walks and branch and bound over layers."""
+"""Splits of ops: OptCNN's tables, FlexFlow's walks and branch and bound over layers."""

@@ -1,17 +1,16 @@
-"""The best of all strategies that FlexFlow may propose, and the proof that it is (MLSys 2019,
-section 8.4): branch and bound. The method "exhaustive" of ``search.methods``.
+"""The best of all strategies that FlexFlow may propose, with a proof that it is the best (MLSys
+2019, section 8.4): branch and bound. The method "exhaustive" of ``search.methods``.
 
-Times below which no step can end, whatever is chosen for the layers that are not configured yet,
-hold under any order of any queue for three reasons. A task runs after all that it waits for, so the
-longest path of tasks and transfers is no longer than the step. A device runs one task at a time:
-from the moment when the first of some tasks may start on it, it needs at least the sum of their
-times, and then the shortest of what must still come after one of them. And all devices together do
-all the work. Transfers are given links of their own. Layers that are not configured contribute the
-least that any of their configurations would.
+A lower bound of the step is computed while some layers are not configured yet. It holds under any
+order of any queue, for three reasons. A task runs after all tasks that it waits for, so the longest
+path of tasks and transfers is no longer than the step. A device runs one task at a time: from the
+first possible start of a set of tasks on it, it needs at least the sum of their times, and then the
+shortest remainder after one of them. And all devices together do all the work. Transfers get links
+of their own. Layers that are not configured contribute the least of all their configurations.
 
-Which layers decide how an op lies is told here (``Scopes``) from the rules of
-``lowering.partition``: a new rule there of what an op follows, or of how sums are shared, changes
-``Scopes`` too. ``tests/search/test_search_exhaustive.py`` holds them together.
+``Scopes`` decides which layers an op's layout depends on, by the rules of ``lowering.partition``: a
+new rule there of what an op follows, or of how sums are shared, changes ``Scopes`` too.
+``tests/search/test_search_exhaustive.py`` compares the two.
 """
 
 from __future__ import annotations
@@ -33,14 +32,16 @@ from ..trial import Trial
 from .flexflow import Space, SplitWalk, space_of, starts
 from .layers import PLAIN, Layers, entries
 
-# What lowering makes of every op in every way in which its layer, and the layers that it follows,
-# can be configured. How the parts of an op lie depends on few layers: on its own where that tells
-# it, on those that it follows elsewhere. So do the times of its parts, and what passes between a
-# part of one op and a part of a reader (transfers, sums, collectives). Both are read off lowered
-# strategies that hold every combination of the layers in question, and kept in tables.
+# Tables of the lowered times of every op, for all configurations of its layer and of the layers
+# that it follows. An op's layout depends on few layers: on its own where that decides it, else on
+# the layers that it follows. So do the times of its parts, and the transfers, sums and collectives
+# between a part of it and a part of a reader. Both are read off lowered strategies that cover every
+# combination of the layers in question.
 
 NONE = -(1 << 60)
-"""In a table of ps: there is no such part, or it does not wait for that one."""
+"""The entry of a table of ps where there is no such part, or the part does not wait for
+the other.
+"""
 MOST = 5000  # combinations of layers for which a table is made
 Scope = tuple[int, ...]
 """Layers, ascending."""
@@ -48,8 +49,8 @@ Edge = tuple[int, int]
 
 
 class Scopes:
-    """The layers whose configurations decide how each op lies, and what passes from one op to
-    another.
+    """The layers whose configurations decide the layout of each op, and the transfers from one op
+    to another.
     """
 
     def __init__(self, space: Space) -> None:
@@ -79,8 +80,8 @@ class Scopes:
         return scope
 
     def _of_sums(self, tensor: TensorOf, before: int) -> set[int]:
-        """Further layers that decide how partial results of a tensor are added up: those of its
-        readers up to a place in the order.
+        """Further layers that decide how partial results of a tensor are added up: the layers of
+        its readers before a place in the order.
         """
         if self._is_whole(tensor[0]):
             return set()
@@ -90,8 +91,8 @@ class Scopes:
         return set[int]().union(*(self.of_op.get(reader, set()) for reader in readers))
 
     def _is_whole(self, i: int) -> bool:
-        """Whether an op never makes partial results, and readers fetch what it made each for
-        itself.
+        """Whether an op never makes partial results, and each reader fetches its outputs
+        separately.
         """
         op, semantics = self.layers.graph.ops[i], self.dataflow.readings[i].semantics
         if self.layers.cluster.transfer == "multicast" or semantics is None or is_linear(op):
@@ -100,9 +101,7 @@ class Scopes:
         return not any("reduce" in effects_of(semantics, axis) for axis in axes)
 
     def _of_copies(self, i: int) -> set[int]:
-        """The layers that decide where an op is copied that is there on demand: those of all its
-        readers.
-        """
+        """The layers that decide where an on-demand op is copied: the layers of all its readers."""
         scope, dataflow = set[int](), self.dataflow
         for (producer, _), readers in self.readers.items():
             for reader in readers if producer == i else ():
@@ -113,7 +112,7 @@ class Scopes:
         return scope
 
     def of_edge(self, producer: int, reader: int) -> set[int]:
-        """The layers on which it depends what passes from one op to a reader."""
+        """The layers that decide the transfers from an op to a reader."""
         scope = self.of_op[producer] | self.of_op[reader]
         for tensor in dict.fromkeys(self.dataflow.read[reader]):
             if tensor[0] == producer:
@@ -122,7 +121,9 @@ class Scopes:
 
 
 def _named(space: Space) -> dict[int, tuple[bool, set[int]]]:
-    """For each op that some configuration of a layer names: whether all do, and that layer."""
+    """The layer of each op that some configuration of the layer names, and whether all of its
+    configurations name the op.
+    """
     layers, scopes = space.layers, dict[int, tuple[bool, set[int]]]()
     for number, (layer, choices) in enumerate(zip(layers.all, space.choices, strict=True)):
         named = [set(entries(layers, layer, choice)) for choice in choices]
@@ -137,10 +138,10 @@ class PartTimes:
     split.
 
     ``duration[i]``: ps of the part of op i on each device. ``lag[u, v]``: by device of u and device
-    of v, the ps from the finish of one part to the moment when what it sends is there for the
-    other. NONE where there is none. Axes of a table are the layers of ``scope``, ascending, then
-    devices. An op or edge that depends on too many layers has no table, and neither has an op with
-    two parts on one device. Raises InputError.
+    of v, the ps from the finish of a part of u until its data has arrived at a part of v. NONE
+    where there is none. Axes of a table are the layers of ``scope``, ascending, then devices. An op
+    or edge that depends on too many layers has no table, and neither has an op with two parts on
+    one device. Raises InputError.
     """
 
     def __init__(self, oracle: Oracle, space: Space, like: Strategy = PLAIN) -> None:
@@ -168,7 +169,7 @@ class PartTimes:
                         self.lag[u, v] = table
 
     def _table(self, key: int | Edge, layers: set[int], *width: int) -> Ints | None:
-        """An empty table; None where it depends on too many layers."""
+        """An empty table; None where it would depend on too many layers."""
         shape = [self.sizes[layer] for layer in sorted(layers)]
         if prod(shape) > MOST:
             return None
@@ -176,9 +177,9 @@ class PartTimes:
         return np.full([*shape, *width], NONE, np.int64)
 
     def fill(self, before: Callable[[], object] = lambda: None) -> int:
-        """Fill all tables; how many strategies that took.
+        """Fill all tables; returns the number of strategies that were lowered.
 
-        ``before`` is called before each, and may raise.
+        ``before`` is called before each strategy, and may raise.
         """
         choices = list(covering(self.sizes, set(self.scope.values())))
         for choice in choices:
@@ -187,7 +188,7 @@ class PartTimes:
         return len(choices)
 
     def learn(self, choice: Sequence[int]) -> None:
-        """Fill in the cells that one strategy tells."""
+        """Fill in the cells of one strategy."""
         chosen = [choices[at] for choices, at in zip(self.space.choices, choice, strict=True)]
         strategy = self.space.strategy(chosen, self.like)
         graph = lower_prepared(self.oracle.prepared, strategy)
@@ -221,14 +222,14 @@ class PartTimes:
         return {task: part for task, part in of_task.items() if part[0] in self.duration}
 
     def _drop(self, i: int) -> None:
-        """No table for an op with two parts on one device, or with one elsewhere."""
+        """Remove the tables of an op with two parts on one device, or with a part elsewhere."""
         self.duration.pop(i, None)
         self.lag = {edge: table for edge, table in self.lag.items() if i not in edge}
 
 
 def _reached(graph: TaskGraph, task: int, places: Mapping[int, object]) -> dict[int, int]:
-    """The parts that wait for a task through nothing but what lowering added, and the ps from its
-    finish to theirs.
+    """The parts that wait for a task only through tasks that lowering added, and the ps from the
+    task's finish until they may start.
     """
     tasks, reached = graph.tasks, dict[int, int]()
     waiting = [(task, int(tasks.lag[task]))]
@@ -243,7 +244,7 @@ def _reached(graph: TaskGraph, task: int, places: Mapping[int, object]) -> dict[
 
 
 def covering(sizes: Sequence[int], scopes: Iterable[Scope]) -> Iterator[list[int]]:
-    """Choices of one value each, until every scope has had all of its combinations."""
+    """Choices of a value for each layer, until every scope has had all of its combinations."""
     wanted = sorted(set(scopes), key=lambda scope: (-prod(sizes[v] for v in scope), scope))
     wanted = [scope for scope in wanted if not any(set(scope) < set(other) for other in wanted)]
     left = {scope: dict.fromkeys(product(*(range(sizes[v]) for v in scope))) for scope in wanted}
@@ -264,21 +265,21 @@ def covering(sizes: Sequence[int], scopes: Iterable[Scope]) -> Iterator[list[int
 
 # Branch and bound.
 
-BLOCK = 256  # partial strategies that are taken on together
+BLOCK = 256  # partial strategies that are extended together
 NEVER = 1 << 60
 Block = tuple[Ints, Ints]
-"""Choices of the first layers, a row each, and the bound of each row in ps."""
+"""Choices of the first layers, a row for each partial strategy, and the bound of each row in ps."""
 
 
 def exhaustive(trial: Trial) -> None:
-    """The best of all that ``flexflow`` may propose, proved by branch and bound, depth first in
-    program order; for graphs of some ten layers.
+    """The best of all strategies that ``flexflow`` may propose, proved by branch and bound, depth
+    first in program order; for graphs of about ten layers.
 
-    Whatever is left out cannot be faster than the best so far. No two strategies are taken to cost
-    the same. It starts with what no change of a single layer makes better. ``details`` tells the
-    size of the ``space``, how many partial strategies were ``bounded``, and ``bound_s``, below
-    which no strategy is; ``exact``: whether all were looked at. Where nothing fits, nothing can be
-    left out.
+    A pruned strategy cannot be faster than the best so far. No symmetry is used. The search starts
+    with strategies that no change of a single layer improves. ``details`` has the size of the
+    ``space``, the number of partial strategies that were ``bounded``, the lower bound ``bound_s``
+    of every strategy, and ``exact``: whether the search was complete. Where nothing fits, nothing
+    can be pruned.
     """
     whole = trial.problem.whole
     space = space_of(Layers(whole.graph, whole.cluster))
@@ -287,11 +288,11 @@ def exhaustive(trial: Trial) -> None:
 
 
 def branch_and_bound(trial: Trial, space: Space) -> None:
-    """Search some space; ``details`` as of ``exhaustive``. Raises SpentError."""
+    """Search a space; ``details`` as in ``exhaustive``. Raises SpentError."""
     walk = SplitWalk(trial, space, [choices[0] for choices in space.choices])
     for start in starts(trial, space):
         pairs = zip(space.choices, start, strict=True)
-        # A start may be none of the choices, as an expert's device is: then it is the first.
+        # A start may be outside the choices (an expert's device): the first choice replaces it.
         _descend(
             walk,
             [
@@ -315,7 +316,7 @@ def branch_and_bound(trial: Trial, space: Space) -> None:
 
 
 def _evaluate(walk: SplitWalk, choice: Sequence[int]) -> tuple[int, int]:
-    """How good a strategy is: bytes over all capacities, then ps. Raises SpentError."""
+    """The rank of a strategy: bytes over all capacities, then ps. Raises SpentError."""
     pairs = zip(walk.space.choices, choice, strict=True)
     cost = walk.propose([choices[at] for choices, at in pairs])
     assert cost is not None  # nothing exceeds no limit
@@ -337,7 +338,9 @@ def _descend(walk: SplitWalk, choice: list[int]) -> None:
 
 
 class _Open:
-    """Partial strategies that are to be taken on, those of most layers last."""
+    """Partial strategies that are not extended yet, in blocks; blocks with the most layers come
+    last.
+    """
 
     def __init__(self, walk: SplitWalk, bounds: Sequence[Bounds]) -> None:
         self.walk, self.bounds, self.bounded = walk, bounds, 0
@@ -346,13 +349,13 @@ class _Open:
 
     @property
     def limit(self) -> int:
-        """The step time that a strategy has to be below, in ps."""
+        """The step time in ps that a strategy has to beat."""
         best = self.walk.trial.best.strategy
         return best[1].step_ps if best is not None and best[1].feasible else NEVER
 
     def step(self) -> None:
-        """Take on the most promising of the longest ones. Where that raises, they are still
-        there.
+        """Extend the most promising strategies of the last block. Where that raises, they
+        are kept.
         """
         rows, bounds = self.blocks[-1]
         blocks = [(rows[BLOCK:], bounds[BLOCK:])]
@@ -361,14 +364,14 @@ class _Open:
         if rows.shape[1] < len(self.bounds) - 1:
             blocks.append(self._branch(rows))
         else:
-            # In lexicographic order few layers change from one to the next.
+            # In lexicographic order few layers change from a strategy to the next.
             for at in np.lexsort(rows.T[::-1]).tolist():
                 if bounds[at] < self.limit:
                     _evaluate(self.walk, rows[at].tolist())
         self.blocks[-1:] = [block for block in blocks if len(block[0])]
 
     def _branch(self, rows: Ints) -> Block:
-        """With every choice of the next layer, the most promising first."""
+        """The rows with every choice of the next layer, the most promising first."""
         bounds = self.bounds[rows.shape[1] + 1].below(rows, self.limit)
         self.bounded += bounds.size
         row, choice = np.nonzero(bounds < self.limit)
@@ -379,13 +382,13 @@ class _Open:
 
 @dataclass(frozen=True, slots=True)
 class _Table:
-    """A table over layers that are configured by now."""
+    """A table over layers that are already configured."""
 
     scope: Scope
     values: Ints
 
     def at(self, columns: Sequence[Ints]) -> Ints:
-        """The values for arrays of choices, one a layer, that broadcast against one another."""
+        """The values for arrays of choices, one array per layer, broadcast against one another."""
         if not self.scope:
             return self.values[None, None]
         return self.values[tuple(columns[layer] for layer in self.scope)]
@@ -393,11 +396,11 @@ class _Table:
 
 @dataclass(frozen=True, slots=True)
 class _Link:
-    """How an op waits for another.
+    """The delay from an op to a reader.
 
-    ``known``: ps from part to part, where it is known how both lie. Else ``last``: from the end of
-    any part to the end of some part of the reader, and ``each``: from the end of some part to that
-    of any part of the reader; None where not every part has such a one.
+    ``known``: ps from part to part, where the layouts of both are known. Else ``last``: from the
+    end of any part to the end of some part of the reader, and ``each``: from the end of some part
+    to the end of any part of the reader; None where some part has no such partner.
     """
 
     known: _Table | None = None
@@ -407,10 +410,10 @@ class _Link:
 
 @dataclass(slots=True)
 class _Node:
-    """An op where so many layers are configured.
+    """An op while the first layers are configured.
 
-    ``duration`` of each part, where it is ``known`` how it lies; else the ``shortest`` part in any
-    way, and the least ``work``. ``inputs`` and ``outputs`` are (op, link).
+    ``duration`` of each part, where its layout is ``known``; else the ``shortest`` part over all
+    layouts, and the least ``work``. ``inputs`` and ``outputs`` are (op, link).
     """
 
     known: bool
@@ -441,7 +444,7 @@ class Bounds:
             self._nodes[u].outputs.append((v, link))
 
     def _least(self, scope: Scope, values: Ints) -> _Table:
-        """The least over the layers that are not configured yet."""
+        """The minimum over the layers that are not configured yet."""
         closed = tuple(layer for layer in scope if layer < self.count)
         return _Table(closed, values.min(axis=tuple(range(len(closed), len(scope)))))
 
@@ -460,7 +463,7 @@ class Bounds:
         )
 
     def _there(self, i: int, scope: Scope) -> Ints:
-        """The durations of an op as a table over more layers."""
+        """The durations of an op as a table over the layers of ``scope``."""
         duration, sizes = self.parts.duration[i], [self.parts.sizes[layer] for layer in scope]
         missing = [axis for axis, layer in enumerate(scope) if layer not in self.parts.scope[i]]
         wide = np.expand_dims(duration, missing)
@@ -469,8 +472,8 @@ class Bounds:
     def below(self, rows: Ints, limit: float) -> Ints:
         """The bound of each row with each choice of the last layer, in ps, [row, choice].
 
-        ``rows`` hold the choices of all layers before. Where paths alone reach the limit, devices
-        are not looked at.
+        ``rows`` hold the choices of all layers before. Where paths alone reach the limit, the
+        bounds of devices are not computed.
         """
         columns = [rows[:, layer, None] for layer in range(self.count - 1)]
         if self.count:
@@ -486,12 +489,12 @@ class Bounds:
 
 
 ZERO: Ints = np.zeros((1, 1), np.int64)
-"""For any row and choice; nothing is written to it."""
+"""Zero for any row and choice; never written to."""
 
 
 class _Ends:
-    """When parts can end at the earliest, and how long the step goes on from there at least, for
-    arrays of choices.
+    """The earliest ends of parts, and the least time from there to the end of the step, for arrays
+    of choices.
 
     Arrays are [row, choice] or [row, choice, device], of extent 1 where nothing depends on row or
     choice.
@@ -551,8 +554,8 @@ class _Ends:
         self.longest = np.maximum(self.longest, self.last[i] + after)
 
     def devices(self, shape: tuple[int, int], where: tuple[Ints, ...]) -> Ints:
-        """The bound of single devices, for some rows and choices: of the tasks that start last, or
-        go on longest.
+        """The bound of single devices, for some rows and choices, over the tasks that start last
+        and the tasks with the longest remainder.
         """
         if not self.duration:
             return np.zeros(len(where[0]), np.int64)
@@ -576,7 +579,7 @@ class _Ends:
     def _columns(
         self, values: dict[int, Ints], shape: tuple[int, int], where: tuple[Ints, ...]
     ) -> Ints:
-        """[row, device, op] of the rows and choices that are asked for."""
+        """[row, device, op] at the chosen rows and choices."""
         chosen = [
             np.broadcast_to(values[i], (*shape, self.duration[i].shape[-1]))[where]
             for i in self.duration

@@ -3,8 +3,8 @@ MLSys 2019): random walks over the configurations of layers. The method "flexflo
 ``search.methods``.
 
 ``exhaustive.py`` searches the same space from the same starts. One walk after another (``_walk``)
-and walks in chains (``Walking``, for ``search.chains``) share a step (``_step``); what ends a walk,
-and when it returns to its best, each of the two says for itself.
+and walks in chains (``Walking``, for ``search.chains``) share a step (``_step``); each has its own
+rule of when a walk ends, and when it returns to its best.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from ..trial import SearchProblem, Trial
 from .layers import PLAIN, Layer, Layers, changes, strategy_of
 
 STARTS = ("data-parallel", "expert")
-# relative to the cost of the start: a worsening by so much is accepted with probability 1 / e
+# Relative to the cost of the start: a worsening by this share is accepted with probability 1 / e.
 TEMPERATURE = 0.01
-PATIENCE = 0.5  # a walk ends after so much of its evaluations without a better one
+PATIENCE = 0.5  # a walk ends after this share of its evaluations without an improvement
 RETURNS = 10  # times that a walk goes back to its best
-ROUNDING = 1e-9  # relative: no limit is below what may be accepted
+ROUNDING = 1e-9  # relative: keeps limits above any energy that may be accepted
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,16 +40,16 @@ class Space:
 
     @property
     def size(self) -> int:
-        """How many strategies there are."""
+        """The number of strategies."""
         return prod(map(len, self.choices))
 
     def strategy(self, configurations: Sequence[Configuration], like: Strategy = PLAIN) -> Strategy:
-        """The strategy of one configuration a layer."""
+        """The strategy of a configuration for each layer."""
         return strategy_of(self.layers, configurations, like)
 
 
 def space_of(layers: Layers) -> Space:
-    """Every layer in all its ways on aligned, contiguous devices."""
+    """All configurations of every layer on aligned, contiguous devices."""
     return Space(layers, tuple(layers.configurations(layer) for layer in layers.all))
 
 
@@ -58,10 +58,10 @@ def flexflow(trial: Trial) -> None:
     parallelism, the expert's strategy and a random one.
 
     A proposal gives one random layer a random configuration, and is accepted with probability
-    exp(-x / TEMPERATURE) where it is worse by x, relative to the cost of the start (the paper's is
-    absolute, so it depends on the model's scale). The three walks share the budget; one that finds
-    nothing better for half of its share ends. Now and then a walk returns to its best. What does
-    not fit counts as slower by the factor 1 + its relative excess.
+    exp(-x / TEMPERATURE) where it is worse by x, relative to the cost of the start (the paper's x
+    is absolute, so it depends on the model's scale). The three walks share the budget; a walk that
+    finds nothing better for half of its share ends. Now and then a walk returns to its best. A
+    strategy that does not fit counts as slower by the factor 1 + its relative excess.
     """
     whole = trial.problem.whole
     space = space_of(Layers(whole.graph, whole.cluster))
@@ -72,7 +72,7 @@ def flexflow(trial: Trial) -> None:
 
 
 def walks(trial: Trial, space: Space) -> None:
-    """A walk from each start, over some space. Raises SpentError."""
+    """A walk from each start, over a space. Raises SpentError."""
     every = starts(trial, space)
     if trial.chaining.count > 1:
         run_chains(trial, Walking(space), every, WORST, [1 / RETURNS] * RETURNS)
@@ -82,7 +82,7 @@ def walks(trial: Trial, space: Space) -> None:
 
 
 def _forms(problem: SearchProblem, layers: Layers) -> dict[str, Strategy]:
-    """The short forms on the devices over which layers are split; those that the graph allows."""
+    """The short forms that the graph allows, on the devices over which layers are split."""
     oracle, forms = problem.whole, dict[str, Strategy]()
     devices = tuple(oracle.cluster.devices[d].name for d in layers.devices)
     for name in STARTS:
@@ -90,15 +90,15 @@ def _forms(problem: SearchProblem, layers: Layers) -> dict[str, Strategy]:
         try:
             cut = expanded(oracle.graph, oracle.cluster, form, oracle.costs)
             resolve_partition(oracle.graph, oracle.cluster, cut.partition)
-        except InputError:  # nothing has samples to cut, or not so many
+        except InputError:  # no op has samples to cut, or too few
             continue
         forms[name] = form
     return forms
 
 
 def starts(trial: Trial, space: Space) -> list[list[Configuration]]:
-    """Where walks begin: data parallel, as the expert, at random; a configuration for every
-    layer.
+    """The starts of walks: data parallel, the expert's, and random; each has a configuration for
+    every layer.
     """
     layers, oracle = space.layers, trial.problem.whole
     samples = [_samples(layers, layer) for layer in layers.all]
@@ -111,7 +111,7 @@ def starts(trial: Trial, space: Space) -> list[list[Configuration]]:
 
 
 def _samples(layers: Layers, layer: Layer) -> Configuration:
-    """A layer cut along its samples into as many parts as can be."""
+    """A layer cut along its samples into as many parts as possible."""
     names = {axis.axis for axis in layer.axes if axis.kind == "sample"}
     ways = [way for way in layers.degrees(layer) if names.issuperset(axis for axis, _ in way)]
     return layers.configuration(ways[-1])  # the most parts come last
@@ -120,7 +120,9 @@ def _samples(layers: Layers, layer: Layer) -> Configuration:
 def _of_form(
     layers: Layers, layer: Layer, otherwise: Configuration, form: Strategy
 ) -> Configuration:
-    """How a short form treats the first op of a layer, where it says."""
+    """The configuration of a layer's first op in a short form, ``otherwise`` where the form has
+    none.
+    """
     name = layers.graph.ops[layer.ops[0]].name
     device = form.placement.get(name, form.placement.get("*"))
     if device is not None:
@@ -130,12 +132,12 @@ def _of_form(
 
 
 def _movable(space: Space) -> list[int]:
-    """The layers that have a choice."""
+    """The layers with more than one configuration."""
     return [number for number, choices in enumerate(space.choices) if len(choices) > 1]
 
 
 def _walk(trial: Trial, space: Space, start: Sequence[Configuration], until: float) -> None:
-    """One chain, to the share ``until`` of the budget. Raises SpentError."""
+    """A walk up to the share ``until`` of the budget. Raises SpentError."""
     budget, oracle = trial.budget, trial.problem.whole
     budget.require()
     walk = SplitWalk(trial, space, start)
@@ -156,7 +158,9 @@ def _walk(trial: Trial, space: Space, start: Sequence[Configuration], until: flo
 
 
 def seconds_of(most: float) -> float:
-    """The limit of an energy in ps: no step that may be accepted takes longer, however rounded."""
+    """The limit in seconds for an energy in ps, rounded up: no step that may be accepted takes
+    longer.
+    """
     return most * (1 + ROUNDING) / 1e12
 
 
@@ -167,7 +171,7 @@ def _step(walk: SplitWalk, movable: Sequence[int], current: float, hot: float) -
     trial = walk.trial
     state = _drawn(trial, walk, movable)
     trial.budget.require()
-    # Drawn before it is asked: what is slower than this is not accepted, whatever it holds.
+    # Drawn before the evaluation, as its limit: a slower step is rejected whatever memory it holds.
     worse = hot * trial.budget.random.exponential()
     cost = walk.propose(state, seconds_of(current + worse))
     if cost is None or energy(trial.problem.whole, cost) - current > worse:
@@ -212,7 +216,7 @@ class Walking:
 class SplitWalk:
     """A current configuration of every layer, and proposals of others, all counted by the trial.
 
-    Where it begins is not counted: ``note`` does that.
+    The start itself is counted by ``note``.
     """
 
     def __init__(

@@ -1,13 +1,13 @@
-"""The layers of a step: what OptCNN and FlexFlow configure, and experts place (``search.expert``);
-and what follows each of them.
+"""The layers of a step, and their followers: OptCNN and FlexFlow configure layers, and experts
+place them (``search.expert``).
 
 A layer is a forward op that computes by itself (products, convolutions, pooling, cells, embeddings,
-softmax, and what joins several layers), at all of its steps where it was unrolled ("lstm@3").
-Elementwise ops, normalisation and ops that only move one tensor belong to the layer that they read
-first; backward ops to that of their forward op.
+softmax, and ops that join several layers), at all of its steps where it was unrolled ("lstm@3").
+Elementwise ops, normalisation and ops that only move one tensor belong to the first layer that they
+read; backward ops belong to the layer of their forward op.
 
-Which op is a layer is decided in ``nouns.structure`` (``is_layer``). How followers are cut
-(``spreads``) mirrors ``lowering.partition``, which decides it for the simulated step.
+``nouns.structure`` (``is_layer``) decides which op is a layer. How followers are cut (``spreads``)
+mirrors ``lowering.partition``, which decides it for the simulated step.
 """
 
 from __future__ import annotations
@@ -56,7 +56,8 @@ class Layer:
     """One decision: the forward ops of one configuration, their followers, and the backward ops of
     all of these.
 
-    Positions in the graph, ascending. ``axes`` are those along which all of ``ops`` can be split.
+    Ops are positions in the graph, ascending. ``axes`` are the axes along which all of ``ops`` can
+    be split.
     """
 
     name: str
@@ -67,7 +68,7 @@ class Layer:
 
     @property
     def members(self) -> tuple[int, ...]:
-        """All of its ops: forward, then backward."""
+        """All ops of the layer: forward, then backward."""
         return (*sorted((*self.ops, *self.followers)), *self.backward)
 
 
@@ -79,12 +80,12 @@ class Layers:
     cluster: Cluster
 
     def __getstate__(self) -> dict[str, object]:
-        """The graph and the cluster alone: the rest is worked out anew."""
+        """Only the graph and the cluster: the rest is computed anew."""
         return {"graph": self.graph, "cluster": self.cluster}
 
     @cached_property
     def dataflow(self) -> SplitProblem:
-        """How the graph's ops read and make."""
+        """The tensors that the graph's ops read and make."""
         return SplitProblem(self.graph, self.cluster, Strategy())
 
     @cached_property
@@ -94,7 +95,7 @@ class Layers:
 
     @cached_property
     def layer_of(self) -> tuple[int, ...]:
-        """The layer of every op that is not there on demand, -1 for those; an update's is that of
+        """The layer of every op, -1 for ops that are computed on demand; an update has the layer of
         its gradient.
         """
         graph, dataflow = self.graph, self.dataflow
@@ -109,7 +110,7 @@ class Layers:
 
     @cached_property
     def adrift(self) -> tuple[int, ...]:
-        """Backward and update ops of no layer that read nothing, so that there is nothing to
+        """Backward and update ops of no layer that read nothing, so that there is no operand to
         follow.
         """
         dataflow = self.dataflow
@@ -120,18 +121,18 @@ class Layers:
         )
 
     def _alone(self, i: int) -> bool:
-        """Whether an op follows nothing, because nobody knows how it reads."""
+        """Whether an op follows nothing, because its semantics are unknown."""
         return self.dataflow.readings[i].semantics is None
 
     def is_own(self, i: int) -> bool:
-        """Whether an op is a layer, or part of one, by itself."""
+        """Whether an op is a layer, or part of a layer, by itself."""
         read = layers_read(self.dataflow.touched[i], self.layer_of)
         return self._alone(i) or is_layer(self.graph, i, read)
 
     @cached_property
     def leads(self) -> tuple[tuple[int, ...], ...]:
-        """The operands that each op may follow, in order: forward tensors first where it goes
-        back.
+        """The operands that each op may follow, in order; for backward ops forward tensors come
+        first.
         """
         dataflow, leads = self.dataflow, []
         for i, read in enumerate(dataflow.read):
@@ -168,7 +169,7 @@ class Layers:
         )
 
     def _axes(self, lead: Sequence[int]) -> tuple[Split, ...]:
-        """The axes that SOAP splits: those of the output, of one size at all steps."""
+        """The axes that SOAP splits: output axes that are of one size at all steps."""
         splits = [self._splits(i) for i in lead]
         return tuple(
             axis
@@ -182,8 +183,8 @@ class Layers:
         return op_splits(self.graph, i, self.dataflow.weights)
 
     def degrees(self, layer: Layer) -> tuple[Degrees, ...]:
-        """The ways to cut a layer into as many parts as divide the number of devices, fewest parts
-        first.
+        """The ways to cut a layer into a number of parts that divides the number of devices, fewest
+        parts first.
 
         A degree divides its axis.
         """
@@ -193,7 +194,7 @@ class Layers:
             for axis in layer.axes
         ]
         ways = [degrees for degrees in product(*choices) if count % prod(degrees) == 0]
-        # Of as many parts the first axis is cut most: that of the samples.
+        # At equal numbers of parts, ways that cut the first axis (samples) most come first.
         ways.sort(key=lambda degrees: (prod(degrees), [-degree for degree in degrees]))
         return tuple(
             tuple((name, d) for name, d in zip(names, degrees, strict=True) if d > 1)
@@ -201,14 +202,14 @@ class Layers:
         )
 
     def configuration(self, degrees: Degrees, first: int = 0) -> Configuration:
-        """So many parts, each on a device, from the ``first``-th one on."""
+        """A layer's parts, each on a device, from the ``first``-th device on."""
         parts = prod(degree for _, degree in degrees)
         names = [self.cluster.devices[d].name for d in self.devices[first : first + parts]]
         return Configuration(dict(degrees), tuple(names))
 
     def configurations(self, layer: Layer) -> tuple[Configuration, ...]:
-        """All on aligned, contiguous devices: k parts begin at a multiple of k (FlexFlow's code of
-        2021).
+        """All configurations on aligned, contiguous devices: k parts begin at a multiple of k
+        (FlexFlow's code of 2021).
         """
         return tuple(
             self.configuration(degrees, first)
@@ -217,17 +218,17 @@ class Layers:
         )
 
 
-# How the ops of one layer lie on devices under a configuration, and the strategy that this makes.
-# Part p of a layer runs on the p-th device. A ``Spread`` tells of each axis of an op into how many
-# parts it is cut, and how many devices stand between one part and the next along it; a ``Cut`` the
-# same of each dimension of a tensor.
+# The layout of a layer's ops on devices under a configuration, and the resulting strategy. Part p
+# of a layer runs on the p-th device. A ``Spread`` has, for each axis of an op, the number of parts
+# that it is cut into (degree), and the number of devices from one part to the next along it
+# (stride); a ``Cut`` has the same for each dimension of a tensor.
 
 Spread = tuple[tuple[str, int, int], ...]
 """(axis, degree, stride), of degrees above 1."""
 Cut = tuple[tuple[int, int], ...]
 """(degree, stride) by dimension."""
 Boxes = NDArray[np.int64]
-"""By device, dimension, start and stop; empty (0, 0) where a device holds nothing."""
+"""Start and stop by device and dimension; empty (0, 0) where a device holds nothing."""
 
 PLAIN = Strategy()
 _CACHED = 65_536
@@ -238,9 +239,9 @@ def spreads(
 ) -> tuple[dict[int, Spread], dict[TensorOf, Cut]]:
     """The spread of every op of a layer, and the cut of every tensor that it makes.
 
-    Followers are cut as the tensor of the layer that they follow. A gradient that comes from
-    another layer is taken to be cut as the layer's output of its shape; a backward op that reads
-    nothing to follow, as its output's like.
+    A follower is cut like the tensor that it follows. A gradient from another layer is assumed to
+    be cut like the layer's output of its shape; so is the output of a backward op without an
+    operand to follow.
     """
     lead, first = set(layer.ops), _strides(degrees)
     spread_of: dict[int, Spread] = {}
@@ -262,7 +263,7 @@ def spreads(
 
 
 def _strides(degrees: Degrees) -> Spread:
-    """Row-major over the axes, the last running fastest."""
+    """Degrees with their strides: row-major over the axes, the last varying fastest."""
     inner = [prod(degree for _, degree in degrees[at + 1 :]) for at in range(len(degrees))]
     return tuple((*pair, stride) for pair, stride in zip(degrees, inner, strict=True))
 
@@ -284,7 +285,7 @@ def _followed(
 
 @lru_cache(_CACHED)
 def followed(op: Reading, operand: int, cut: Cut) -> Spread:
-    """The spread of an op that follows an operand that is cut so."""
+    """The spread of an op that follows an operand with this cut."""
     strides_of: dict[str, tuple[int, int]] = {}
     for dimension, (degree, stride) in enumerate(cut):
         if degree > 1:
@@ -297,7 +298,7 @@ def followed(op: Reading, operand: int, cut: Cut) -> Spread:
 
 @lru_cache(_CACHED)
 def made_so(op: Reading, cut: Cut) -> Spread:
-    """The spread of an op whose first output is cut so."""
+    """The spread of an op whose first output has this cut."""
     if op.semantics is None:
         return ()
     pairs = zip(output_axes(op.semantics), cut, strict=False)
@@ -310,7 +311,7 @@ def made_so(op: Reading, cut: Cut) -> Spread:
 
 @lru_cache(_CACHED)
 def output_cut(op: Reading, output: int, spread: Spread) -> Cut:
-    """The cut of an output."""
+    """The cut of an output of an op with this spread."""
     if op.semantics is None or not spread:
         return ((1, 0),) * len(op.made[output])
     by_axis = {axis: (degree, stride) for axis, degree, stride in spread}
@@ -331,8 +332,8 @@ def made_boxes(shape: tuple[int, ...], cut: Cut, devices: int) -> Boxes:
 
 @lru_cache(_CACHED)
 def read_boxes(op: Reading, operand: int, spread: Spread, devices: int) -> Boxes | None:
-    """The region of a stored operand that each device reads; None where the op reads nothing of
-    it.
+    """The region of a stored operand that each device reads; None where a part reads
+    nothing of it.
     """
     semantics, shape = op.semantics, op.stored[operand]
     seen = None if semantics is None else semantics.inputs[operand]
@@ -365,7 +366,7 @@ def _intervals(
     op: Reading, operand: int, dimension: int, spread: Spread, parts: int
 ) -> tuple[Interval | None, ...]:
     """The interval that each part reads along one dimension, by the axes that index it; None where
-    it reads nothing.
+    a part reads nothing.
     """
     assert op.semantics is not None
     sizes = {axis.name: axis.size for axis in op.semantics.axes}
@@ -397,8 +398,8 @@ def first_box(op: Reading, spread: Spread) -> tuple[tuple[str, Interval], ...]:
 def strategy_of(
     layers: Layers, configurations: Sequence[Configuration], like: Strategy = PLAIN
 ) -> Strategy:
-    """The strategy of one configuration a layer; order, synchronisation and collectives are those
-    of ``like``.
+    """The strategy of a configuration for each layer; order, synchronisation and collectives come
+    from ``like``.
     """
     alone = Configuration(devices=(layers.cluster.devices[layers.devices[0]].name,))
     partition = {layers.graph.ops[i].name: alone for i in layers.adrift}
@@ -410,11 +411,11 @@ def strategy_of(
 
 
 def entries(layers: Layers, layer: Layer, configuration: Configuration) -> dict[str, Configuration]:
-    """The entries that a configuration of a layer makes for its ops.
+    """The entries of a strategy's partition for the ops of a layer with this configuration.
 
-    Backward ops of products, convolutions and embeddings would follow the gradient that comes to
-    them, cut as the next layer makes it, and that of the loss has none to follow; here they are cut
-    as their own layer is. All other ops follow by themselves.
+    Backward ops of products, convolutions and embeddings would follow their incoming gradient, as
+    the next layer cuts it, and the gradient of the loss follows nothing; here these ops are cut
+    like their own layer. All other ops follow by themselves.
     """
     graph, devices = layers.graph, configuration.devices
     configured = {graph.ops[i].name: configuration for i in layer.ops}
@@ -436,8 +437,8 @@ def entries(layers: Layers, layer: Layer, configuration: Configuration) -> dict[
 def changes(
     layers: Layers, layer: Layer, configuration: Configuration
 ) -> dict[str, Configuration | None]:
-    """The changes that a session is told: backward ops that the new configuration does not name
-    lose theirs.
+    """The changes that a session needs: ``entries``, and None for backward ops that the new
+    configuration does not name.
     """
     unnamed: dict[str, Configuration | None] = dict.fromkeys(
         layers.graph.ops[i].name for i in layer.backward
@@ -446,7 +447,7 @@ def changes(
 
 
 def _is_led(layers: Layers, i: int) -> bool:
-    """Whether a backward op is told how to lie."""
+    """Whether a backward op needs an entry of its own."""
     op, dataflow = layers.graph.ops[i], layers.dataflow
     if traits_of(op.kind).weighted:
         return True
@@ -459,8 +460,8 @@ def _is_led(layers: Layers, i: int) -> bool:
 
 
 def _entry(layers: Layers, i: int, spread: Spread, devices: Sequence[str]) -> Configuration | None:
-    """A configuration of an op that lies so; None where it cannot be told: too few parts, or uneven
-    ones.
+    """The configuration of an op with this spread; None where there is none: too few parts, or
+    uneven parts.
     """
     semantics = layers.dataflow.readings[i].semantics
     degrees: Mapping[str, int] = {axis: degree for axis, degree, _ in spread}

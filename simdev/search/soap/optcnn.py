@@ -1,11 +1,11 @@
-"""OptCNN's cost tables (Jia et al., ICML 2018, section 4): what each configuration of a layer
-costs, and each pair. The method "optcnn" of ``search.methods``.
+"""OptCNN's cost tables (Jia et al., ICML 2018, section 4): the cost of each configuration of a
+layer, and of each pair of layers. The method "optcnn" of ``search.methods``.
 
 - ``t_C``: the time of a layer's ops, forward and backward, on its busiest device: parts are equal,
-  so that of the first part, of its own shape, on the slowest of the devices used.
+  so it is the time of the first part, of its own shape, on the slowest of the devices used.
 - ``t_S``: the time to synchronise the gradients of its weights, under the ``sync`` of the strategy.
-- ``t_X``: the time to move what one layer makes to where another reads it, and the same bytes back
-  for the gradients: the most that any queue of the cluster (a link, a port) has to carry.
+- ``t_X``: the time to move a layer's outputs to a reader in another layer, and the same bytes back
+  for the gradients: the time of the busiest queue of the cluster (a link, a port).
 
 Nothing overlaps in this model, and no two layers run at once; updates are left out. Part p of a
 layer runs on the p-th device. ``elimination.py`` finds the least sum. A new way to synchronise
@@ -57,9 +57,9 @@ def optcnn(trial: Trial) -> None:
     simulated once.
 
     The tables know no overlap, no two layers at once and no memory. Layers run on the first
-    devices, perhaps not on all. The objective ``estimate_s`` is their sum. ``details`` tells the
-    configurations, how many layers elimination of nodes and edges left, whether the answer is
-    exact, and the CPU seconds for tables and elimination.
+    devices, perhaps not on all. The objective ``estimate_s`` is the sum of the tables. ``details``
+    has the configurations, the number of layers left by node and edge elimination, whether the
+    answer is exact, and the CPU seconds for tables and elimination.
     """
     problem, best = trial.problem, trial.best
     began = process_time()
@@ -86,13 +86,13 @@ def optcnn(trial: Trial) -> None:
 
 
 def _sync_of(strategy: Strategy) -> str:
-    """How gradients are added up, as far as cost tables can tell."""
+    """The synchronisation that the cost tables assume for a strategy."""
     sync = strategy.sync
     return sync if isinstance(sync, str) and sync != "bucketed" else "all-reduce"
 
 
 def named(layer: Layer, degrees: Degrees) -> dict[str, int]:
-    """Degrees with the sample axis by that name."""
+    """Degrees by axis, with the sample axis named "sample"."""
     names = {axis.axis: axis.kind if axis.kind == "sample" else axis.axis for axis in layer.axes}
     return {names[axis]: degree for axis, degree in degrees}
 
@@ -101,7 +101,7 @@ def named(layer: Layer, degrees: Degrees) -> dict[str, int]:
 class Tables:
     """Seconds over the ``choices`` of each layer: ``compute`` (t_C) and ``sync`` (t_S).
 
-    ``move`` (t_X) is over those of two layers, the earlier first.
+    ``move`` (t_X) is over the choices of two layers, the earlier first.
     """
 
     choices: tuple[tuple[Degrees, ...], ...]
@@ -111,17 +111,17 @@ class Tables:
 
     @property
     def terms(self) -> list[Term]:
-        """All of them, for elimination."""
+        """All tables as terms of the elimination."""
         pairs = zip(self.compute, self.sync, strict=True)
         terms = [Term((layer,), compute + sync) for layer, (compute, sync) in enumerate(pairs)]
-        # What a layer sends to itself first: sums of floats depend on their order.
+        # Transfers within a layer first: sums of floats depend on their order.
         for (a, b), table in sorted(self.move.items(), key=lambda item: item[0][0] != item[0][1]):
             terms.append(Term((a, b), table) if a != b else Term((a,), table.diagonal()))
         return terms
 
 
 def tables_of(layers: Layers, prepared: Prepared, sync: str) -> Tables:
-    """The tables of every layer, over ``layers.degrees`` of each."""
+    """The tables of every layer, over its ``layers.degrees``."""
     builder = _Builder(layers, prepared, sync)
     return Tables(builder.choices, builder.compute(), builder.synced(), builder.moves())
 
@@ -132,8 +132,8 @@ class _Builder:
         self.dataflow, self.graph = layers.dataflow, layers.graph
         self.dtypes = [operand_dtypes(self.graph, i) for i in range(len(self.graph.ops))]
         self.choices = tuple(layers.degrees(layer) for layer in layers.all)
-        # For each layer the first that is like it, equal ops joined in the same way, and for each
-        # op its twin there: tables of like layers are made once.
+        # For each layer the first identical one (equal ops joined in the same way), and for each op
+        # its twin there: tables of identical layers are made once.
         first: dict[object, int] = {}
         self.like = [
             first.setdefault(self._signature(layer), number)
@@ -166,18 +166,18 @@ class _Builder:
                 )
                 for p, k in dataflow.read[i]
             )
-            # A time of its own makes an op unlike any other.
+            # An op with a given time is identical to no other op.
             timed = i if op.time is not None else -1
             signature.append((dataflow.readings[i], op.phase, self.dtypes[i], timed, operands))
         return tuple(signature)
 
     def _spreads(self, i: int) -> tuple[Spread, ...]:
-        """How an op lies, by choice of its layer."""
+        """The spread of an op, by choice of its layer."""
         like = self.like[self.layers.layer_of[i]]
         return tuple([of_op[self.twin[i]] for of_op, _ in self.spreads[like]])
 
     def _cuts(self, tensor: TensorOf) -> tuple[Cut, ...]:
-        """How a tensor that a layer makes lies, by choice of the layer."""
+        """The cut of a tensor that a layer makes, by choice of the layer."""
         like = self.like[self.layers.layer_of[tensor[0]]]
         return tuple([cuts[self.twin[tensor[0]], tensor[1]] for _, cuts in self.spreads[like]])
 
@@ -193,8 +193,8 @@ class _Builder:
         return tuple(tables[like] for like in self.like)
 
     def _column(self, i: int, prices: dict[object, float]) -> list[float]:
-        """Seconds of the shard of an op that the first device runs, by choice, on the slowest kind
-        of device.
+        """Seconds of the part of an op on the first device, by choice, on the slowest kind of
+        device.
         """
         op, reading = self.graph.ops[i], self.dataflow.readings[i]
         shared: object = i
@@ -209,8 +209,8 @@ class _Builder:
         return column
 
     def _seconds(self, i: int, box: Box, kind: str) -> float:
-        """Seconds of a part of an op, by itself, on a kind of device; inf where nobody knows
-        them.
+        """Seconds of a part of an op, by itself, on a kind of device; inf where its cost is
+        unknown.
         """
         op, costs = self.graph.ops[i], self.prepared.costs
         given = op.seconds_on(kind)
@@ -246,8 +246,8 @@ class _Builder:
         )
         for update in updates_of(self.graph, weights):
             for gradient in update.gradients:
-                # Gradients of several steps are added up on each device, and synchronised once: so
-                # the place where a sum is first made stands for all of it.
+                # Gradients of several steps are added up on each device, and synchronised once, so
+                # the first gradient stands for the whole sum.
                 i, k = first_made(self.graph, weights, gradient)[0]
                 layer = self.layers.layer_of[i]
                 if layer >= 0:
@@ -255,8 +255,8 @@ class _Builder:
         return tuple(seconds)
 
     def _sync(self, i: int, k: int, spread: Spread) -> float:
-        """Seconds to add up one gradient over the devices whose parts make partial results of one
-        region, of the first such group.
+        """Seconds to add up one gradient over the first group of devices whose parts make partial
+        results of the same region.
         """
         semantics = self.dataflow.readings[i].semantics
         if semantics is None:
@@ -292,8 +292,8 @@ class _Builder:
         return moves
 
     def _edges(self) -> Iterator[tuple[TensorOf, int, int]]:
-        """The tensors that pass between forward ops of layers, each with its readers and which
-        operand it is.
+        """The tensors that pass between forward ops of layers: each tensor, a reader, and the
+        reader's operand number.
         """
         layer_of, dataflow = self.layers.layer_of, self.dataflow
         followers = {i for layer in self.layers.all for i in layer.followers}
@@ -317,7 +317,7 @@ class _Builder:
         haves: Sequence[Cut],
         needs: Sequence[Spread],
     ) -> Floats:
-        """Seconds to move one tensor, by how it lies and how its reader is cut."""
+        """Seconds to move a tensor, by its cut and its reader's spread."""
         shape, count = tensor.shape or (), self.wires.count
         read = [read_boxes(reader, operand, spread, count) for spread in needs]
         have = np.array([made_boxes(shape, cut, count) for cut in haves])
@@ -331,8 +331,8 @@ class _Builder:
 
 
 def _overlaps(have: Boxes, need: Boxes) -> Floats:
-    """Elements that device p holds and device q reads, by choice of both: (choices, choices, p,
-    q).
+    """Elements that device p holds and device q reads, by the choices of both layers: [choices,
+    choices, p, q].
     """
     low = np.maximum(have[:, None, :, None, :, 0], need[None, :, None, :, :, 0])
     high = np.minimum(have[:, None, :, None, :, 1], need[None, :, None, :, :, 1])
@@ -340,7 +340,9 @@ def _overlaps(have: Boxes, need: Boxes) -> Floats:
 
 
 class Wires:
-    """The devices that run ops, by number in this order, and what transfers between them hold."""
+    """The devices that run ops, numbered in this order, and the loads that transfers put
+    on queues.
+    """
 
     def __init__(self, prepared: Prepared, devices: Sequence[int]) -> None:
         self.prepared, self.devices, self.count = prepared, tuple(devices), len(devices)
@@ -348,8 +350,8 @@ class Wires:
         self._syncs: dict[tuple[str, tuple[int, ...], int], float] = {}
 
     def _columns(self) -> tuple[Floats, Floats]:
-        """Seconds a byte by queue and pair of devices, and latency by pair; without queues each
-        pair is one.
+        """Seconds per byte by queue and pair of devices, and latency by pair; where the cluster has
+        no queues, each leg of a pair is a queue of its own.
         """
         rows: dict[int, dict[int, float]] = {}
         lags = np.zeros(self.count**2)
@@ -367,8 +369,8 @@ class Wires:
         return loads, lags
 
     def seconds(self, sent: Floats) -> Floats:
-        """The time to send ``sent[..., p, q]`` bytes from each device to each: the busiest queue,
-        and the latency.
+        """The time to send ``sent[..., p, q]`` bytes between devices: the busiest queue's time, and
+        the latency.
         """
         flat = sent.reshape(*sent.shape[:-2], -1)
         busiest: Floats = (flat @ self._loads.T).max(axis=-1)
@@ -376,8 +378,8 @@ class Wires:
         return busiest + lag
 
     def sync(self, how: str, ranks: Sequence[int], size: int) -> float:
-        """Seconds to add up ``size`` bytes that each of some devices holds, and to hand them out
-        again.
+        """Seconds to add up ``size`` bytes from each of some devices, and to send the sum back to
+        all.
 
         ``how`` is a strategy's ``sync``: one ring, a server on the first device, or a share of the
         sum on each.

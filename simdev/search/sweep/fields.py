@@ -1,13 +1,13 @@
 """Fields of a scenario by their path, ``cluster.links[*].bandwidth``; scenarios with another value
-there; and grids, which tell the values that fields take: from Python, from a file
-(``files.read_grid``) and from the command line.
+there; and grids, which list the values of fields: from Python, from a file (``files.read_grid``)
+and from the command line.
 
 The notation is that of simdev's messages: ``.name``, ``[0]`` into a list, ``["any name"]``, and
 ``[*]`` for every entry of a list or object. Where a path leads into a part that the scenario only
 names (a file, a preset, a short form), that part is opened and the field changed in a copy; nothing
 is written.
 
-point.py sets the fields of a sweep by it. A setting that ``PresetShape`` of
+point.py sets the fields of a sweep with it. A setting that ``PresetShape`` of
 ``simdev/files/cluster.py`` takes beside a preset is also one of PRESET_SETTINGS here: a path to any
 other field of a cluster opens the preset.
 """
@@ -40,6 +40,8 @@ from ...ground.units import (
     parse_bytes,
     parse_duration,
     parse_flops,
+    parse_speed,
+    rate_text,
     written,
 )
 from ...nouns.strategy import SHORT_FORMS
@@ -58,9 +60,9 @@ class Every(Enum):
 
 Step = str | int | Every
 Read = Callable[[str], Any]
-"""Gives the JSON value of a file."""
+"""A reader of files: the JSON value of a file, by its name."""
 Document = Mapping[str, Any]
-"""A scenario, or a part of one, as its file has it."""
+"""A scenario, or a part of one, as the JSON object of its file."""
 
 
 def parse_path(text: str) -> tuple[Step, ...]:
@@ -77,7 +79,7 @@ EXAMPLES = (
 
 
 def leading_path(text: str) -> tuple[tuple[Step, ...], int]:
-    """The steps of the path that a text begins with, and where it ends. Raises InputError."""
+    """The steps of the path at the start of a text, and the path's end. Raises InputError."""
     steps: list[Step] = []
     at = 0
     while at < len(text) and (match := _STEP.match(text, at)):
@@ -104,12 +106,12 @@ def _step(match: re.Match[str]) -> Step:
 def with_field(
     document: Document, path: str, value: Any, folder: str, read: Read
 ) -> dict[str, Any]:
-    """The scenario with another value at a path; what is not on the path is shared with the
-    scenario given.
+    """The scenario with another value at a path; parts that are not on the path are shared with the
+    given scenario.
 
     Where the value replaces a whole part and is a path, it is looked for in the working directory,
-    then in ``folder``, that of the scenario. Raises InputError, naming the path, where the path
-    leads nowhere in this scenario.
+    then in ``folder``, the scenario's. Raises InputError, naming the path, where the path leads
+    nowhere in this scenario.
     """
     root, *steps = parse_path(path)
     root = str(root)
@@ -136,8 +138,8 @@ def with_field(
 
 
 def opened(root: str, part: Any, steps: Sequence[Step], read: Read) -> Any:
-    """The part as an object to change, where the scenario only names it; entries of a list that the
-    path enters too.
+    """A part that the scenario only names (a file, a preset, a short form) as an object to change.
+    In a list, the entries that the path enters are opened.
     """
     if isinstance(part, list):
         entered = range(len(part)) if steps[0] is Every.ENTRY else [steps[0]]
@@ -165,8 +167,8 @@ def opened(root: str, part: Any, steps: Sequence[Step], read: Read) -> Any:
 
 
 def _unfolded(preset: Document, read: Read) -> Any:
-    """A preset with its settings as the object of a whole cluster; one that does not exist is left
-    for its reader.
+    """The whole cluster of a preset with its settings; an unknown preset is left as it is, for the
+    cluster's reader to refuse.
     """
     name = preset["preset"]
     if name not in preset_names():
@@ -177,18 +179,18 @@ def _unfolded(preset: Document, read: Read) -> Any:
 
 
 def _with_network(cluster: Document, value: Any) -> dict[str, Any]:
-    """``cluster.network`` is a rate, as in a preset's settings, or the whole object."""
+    """The cluster with another ``network``: a rate, as in a preset's settings, or the
+    whole object.
+    """
     if isinstance(cluster.get("network"), dict) and not isinstance(value, dict):
         value = {**cluster["network"], "bandwidth": value}
     return {**cluster, "network": value}
 
 
 def _changed(root: str, part: Any, steps: Sequence[Step], value: Any, path: str) -> Any:
-    """The part with the value in it; ``cluster.bandwidth`` and ``cluster.latency`` set every
-    link.
-    """
+    """The part with the value set; ``cluster.bandwidth`` and ``cluster.latency`` set every link."""
     if root == "strategy" and isinstance(part, dict) and steps[0] == "sync" and len(steps) > 1:
-        # The name of a policy alone means its settings.
+        # "sync" may be the name of a policy alone, which is then opened into an object.
         sync = part.get("sync")
         part = {**part, "sync": {"policy": sync}} if isinstance(sync, str) else part
     if root != "cluster" or not isinstance(part, dict) or "preset" in part:
@@ -200,14 +202,27 @@ def _changed(root: str, part: Any, steps: Sequence[Step], value: Any, path: str)
         _require(bool(links), path, "the cluster has no links")
         steps = ["links", "all_to_all" if isinstance(links, dict) else Every.ENTRY, *steps]
     changed = _within(part, steps, value, path)
+    if len(steps) > 2 and steps[-1] == "bandwidth" and steps[1] in ("all_to_all", Every.ENTRY):
+        changed = _still_slowed(changed)
     if steps[0] in ("links", "link_kinds") and steps[-1] in SHORTHANDS_FOR_ALL_LINKS:
         return _as_measured(part, changed, str(steps[-1]))
     return changed
 
 
+def _still_slowed(cluster: dict[str, Any]) -> dict[str, Any]:
+    """The cluster whose slowed links have their share of the bandwidth that all were given."""
+    links: Any = copy(cluster["links"])
+    for place, link in _whole_links(cluster).items():
+        with suppress(TypeError, ValueError):  # What is no quantity is left to the reader.
+            share, rate = parse_speed(link.get("slowed", 1)), parse_bandwidth(link["bandwidth"])
+            if share != 1:
+                links[place] = {**links[place], "bandwidth": rate_text(rate * share)}
+    return {**cluster, "links": links}
+
+
 def _as_measured(before: Document, after: dict[str, Any], name: str) -> dict[str, Any]:
-    """The changed cluster, each of whose links keeps the bandwidth or latency (``name``) that it
-    had when its collectives were measured.
+    """The changed cluster. Each link records, as ``measured_...``, the bandwidth or latency
+    (``name``) that it had when its collectives were measured.
     """
     then, now = _whole_links(before), _whole_links(after)
     links: Any = copy(after.get("links"))
@@ -219,8 +234,8 @@ def _as_measured(before: Document, after: dict[str, Any], name: str) -> dict[str
 
 
 def _whole_links(cluster: Document) -> dict[Any, dict[str, Any]]:
-    """The links of a cluster by their places, each with what its kind says where they are listed;
-    what is no link is left to its reader.
+    """The links of a cluster by their places, listed links with the settings of their kind.
+    Malformed entries are left out, for the cluster's reader to refuse.
     """
     links, kinds = cluster.get("links"), cluster.get("link_kinds")
     if isinstance(links, Mapping):
@@ -235,8 +250,8 @@ def _whole_links(cluster: Document) -> dict[Any, dict[str, Any]]:
 
 
 def _within(holder: Any, steps: Sequence[Step], value: Any, path: str) -> Any:
-    """A copy of an object or list with the value in it; objects that are missing on the way are
-    made.
+    """A copy of an object or list with the value set; objects that are missing on the way
+    are made.
     """
     if not steps:
         return value
@@ -280,7 +295,7 @@ def points(grid: Grid | None) -> list[dict[str, Any]]:
     """Every combination of values, the first field changing slowest; several grids one after
     another.
 
-    Without a grid one point that changes nothing. Raises InputError.
+    Without a grid, one point that changes nothing. Raises InputError.
     """
     grids = [grid] if isinstance(grid, Mapping) else list(grid or [{}])
     problems: list[str] = []
@@ -298,7 +313,7 @@ def points(grid: Grid | None) -> list[dict[str, Any]]:
                 problems += [f"{path}: out of range: {Decimal(v):.0e}" for v in large[:1]]
     if problems:
         raise InputError(problems)
-    # Counted before any is made: a few long lists are more points than memory holds.
+    # Counted before points are made: a few long lists give more points than memory holds.
     count = sum(prod(map(len, fields.values())) for fields in grids)
     if count > MOST_POINTS:
         raise InputError(f"the grid has {count:,} points; at most {MOST_POINTS:,} are allowed")
@@ -312,9 +327,9 @@ def points(grid: Grid | None) -> list[dict[str, Any]]:
 def crossed(
     first: Sequence[Mapping[str, Sequence[Any]]], second: Mapping[str, Sequence[Any]]
 ) -> list[Mapping[str, Sequence[Any]]]:
-    """Every point of some grids with every point of another.
+    """Every point of the first grids combined with every point of the second.
 
-    Raises InputError for a field that both of them set.
+    Raises InputError for a field that both set.
     """
     twice = sorted({path for fields in first for path in fields if path in second})
     if twice:
@@ -327,8 +342,8 @@ def parse_settings(texts: Iterable[str]) -> dict[str, list[Any]]:
 
     Raises InputError with every problem.
 
-    A value is JSON where it reads as such, else text. A bare number takes the unit of the next
-    value that has one: ``1,2,4,8Gbit/s``.
+    A value is parsed as JSON, or else kept as text. A bare number takes the unit of the next value
+    that has one: ``1,2,4,8Gbit/s``.
     """
     grid: dict[str, list[Any]] = {}
     problems: list[str] = []
@@ -347,8 +362,8 @@ def parse_settings(texts: Iterable[str]) -> dict[str, list[Any]]:
 
 
 def slow_bandwidths(settings: Mapping[str, Sequence[Any]]) -> list[str]:
-    """A note for each field with a bandwidth that has no unit and is too small to be meant in
-    bytes/s: how it is read, and how to write it.
+    """A note for each field with a bandwidth that has no unit and is probably not meant in bytes/s:
+    how it is read, and how to write it.
     """
     notes = []
     for path, values in settings.items():
@@ -369,7 +384,7 @@ def _values(path: str, text: str) -> list[Any]:
         raise InputError(f'{path}: a value is empty in "{text}"')
     units = [_unit(value) for value in texts]
     if any(units):
-        # From behind, so that a unit is handed on from value to value.
+        # From the last value to the first, so that a unit passes on from value to value.
         if units[-1] is None and DECIMAL.fullmatch(texts[-1]):
             raise InputError(f'{path}: "{texts[-1]}" has no unit; write it behind the last value')
         for i in reversed(range(len(texts) - 1)):
@@ -380,7 +395,7 @@ def _values(path: str, text: str) -> list[Any]:
 
 
 def _split(text: str) -> list[str]:
-    """The parts between commas; commas within brackets or quotes cut nothing."""
+    """The parts between commas; commas within brackets or quotes do not separate."""
     parts, depth, quoted, start = [], 0, False, 0
     for i, sign in enumerate(text):
         if sign == '"' and text[i - 1 : i] != "\\":
@@ -408,10 +423,10 @@ def _value(text: str) -> Any:
 
 
 def si_values(values: Sequence[Any]) -> tuple[str, list[float]] | None:
-    """(unit, numbers in that unit), where the values are quantities of one sort, written with
+    """(unit, numbers in that unit), where the values are quantities of one sort and written with
     units; else None.
 
-    The unit is that of column names: ``s``, ``bytes``, ``bytes_per_s``, ``flop_per_s``.
+    Units are named as in columns: ``s``, ``bytes``, ``bytes_per_s``, ``flop_per_s``.
     """
     if not any(isinstance(value, str) and _unit(value) for value in values):
         return None
@@ -421,7 +436,7 @@ def si_values(values: Sequence[Any]) -> tuple[str, list[float]] | None:
 
 
 def _si(value: Any) -> dict[str, Fraction]:
-    """A quantity in each SI unit in which it reads as one."""
+    """The value of a quantity in each SI unit in which it can be read."""
     numbers: dict[str, Fraction] = {}
     for unit, parse in PARSERS.items():
         with suppress(ValueError, TypeError, AttributeError):

@@ -1,7 +1,7 @@
-"""The results as a DataFrame, a row a scenario, and as files.
+"""The results of a sweep as a DataFrame, a row for each scenario, and as files.
 
 ``sweep`` and its verb call it. The columns are those of ``simdev/report/results.py``, the figures
-those of ``row_of`` in sweeping.py.
+come from ``row_of`` in sweeping.py.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ ENDINGS = (".csv", ".parquet")
 
 
 def frame(rows: Sequence[Row], figures: Mapping[str, Mapping[str, Any]]) -> pd.DataFrame:
-    """A line for each row, with the figures of its point by key.
+    """A DataFrame with a line for each row; ``figures`` are by the key of the row's point.
 
     Columns: ``scenario``, one for each field that was set, then ``COLUMNS``, then ``key`` and
     ``simdev``, the keys of the content and of the engine. A field set in units has a second column
@@ -54,11 +54,13 @@ def frame(rows: Sequence[Row], figures: Mapping[str, Mapping[str, Any]]) -> pd.D
 
 
 def _with_order(results: pd.DataFrame, answers: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
-    """The results with how sure their order is; ``attrs["kendall_tau"]`` tells it of all."""
+    """The results with the certainty of their order: columns ``beats_best`` and ``first_in_draws``,
+    and ``attrs["kendall_tau"]`` for the whole order.
+    """
     ranks = results_ranking(results)
     if not ranks.goals:
         return results
-    # Where batches differ a sample counts, and no step.
+    # Where batches differ, times per sample are compared, not per step.
     sizes = results["global_batch"] if ranks.goals[0].upward else [1] * len(results)
     times = np.array([np.array(answers[row][DRAWN]) / sizes[row] for row in ranks.order])
     order = stability(times)
@@ -75,13 +77,13 @@ def _text(values: Sequence[Any]) -> Any:
 
 
 def _utf8(text: str) -> str:
-    r"""A text that a table can hold: bytes of a name that are no text are told as ``\udcff``."""
+    r"""A text that a table can hold: bytes of a name that are not UTF-8 become ``\udcff``."""
     return text.encode(errors="backslashreplace").decode()
 
 
 def _settings(path: str, values: Sequence[Any]) -> dict[str, Any]:
-    """The column of a field that was set: as it was set, and in SI units where it was set with
-    units.
+    """The column of a field that was set, with its values as given; and a column in SI units where
+    values were given with units.
     """
     given = [value for value in values if value is not None]
     kinds = set(map(type, given))
@@ -127,7 +129,7 @@ def write_results(results: pd.DataFrame, path: PathLike) -> None:
 
 
 def check_output(path: str) -> None:
-    """Refuse what could not be written in the end before any work is done. Raises InputError."""
+    """Refuse a file that cannot be written, before any work is done. Raises InputError."""
     if not path.lower().endswith(ENDINGS):
         raise InputError(f"the name must end in {' or '.join(ENDINGS)}", path)
     if path.lower().endswith(".parquet") and find_spec("pyarrow") is None:
@@ -151,5 +153,5 @@ def _safe(value: Any) -> Any:
 
 
 def counts(results: pd.DataFrame) -> dict[str, int]:
-    """How many rows have each status."""
+    """The number of rows of each status."""
     return dict(Counter(map(str, results["status"])))

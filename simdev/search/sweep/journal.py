@@ -1,20 +1,21 @@
-"""Journaled work: the loop of sweeps, comparisons and searches of plans, and the file it keeps.
+"""Journaled work: the loop of sweeps, comparisons and searches of plans, and the file of its rows.
 
-    jobs by key -> what the journal has -> the others answered, here or by workers -> rows
+    jobs by key -> rows of the journal -> other jobs answered, here or by workers -> rows
 
 A journal has one finished row a line, appended and never rewritten. A line is a JSON object, a tab
-and the CRC-32 of the object's bytes. Whoever opens a journal holds a lock on it, which the system
-gives back when the process ends, however it ends. A line that a crash cut short is cut off; one
-that is damaged elsewhere is passed over, and its result made again.
+and the CRC-32 of the object's bytes. A process that opens a journal holds a lock on it, which the
+system releases when the process ends, however it ends. A last line that a crash cut short is
+removed; a damaged line elsewhere is passed over, and its result made again.
 
 Three verbs run their jobs by ``journaled``, and their modules build the keys of their rows:
 ``simdev sweep`` (``search/sweep/sweeping.py``, its keys in ``point.py``), ``simdev search`` with
 several methods (``search/comparison/__init__.py``) and ``simdev plan``
 (``search/plan/searching.py``). ``search/workers.py`` takes ``Memo`` alone.
 
-A row is reused where its key is asked for again. A key contains the version of simdev's sources
+A row is reused where its key is wanted again. A key contains the version of simdev's sources
 (``sources_version``), so after an edit the old rows are no longer used. Sources that cannot change
-an answer are left out of that version: READERS here, and what else a caller names in its APART.
+an answer are left out of that version: READERS here, and further ones that a caller names in its
+APART.
 
 A failed job is tried again in two cases. Where a worker process dies, ``finished`` of
 ``ground/jobs.py`` tries the jobs under way once more. Where a caller's ``answer`` gives an
@@ -68,8 +69,8 @@ _held: set[int] = set()
 
 
 def _forget() -> None:
-    """Close the journals in a process that was just forked off: a lock lasts while any process has
-    the file open, and a worker may live longer than the run that was killed.
+    """Close all journals in a process that was just forked: a lock lasts while any process has the
+    file open, and a worker may live longer than the run that was killed.
     """
     while _held:
         os.close(_held.pop())
@@ -135,7 +136,9 @@ class Journal:
             self._write(self._header)
 
     def _read(self, wanted: Collection[str] | None) -> int:
-        """Take over what is whole; the number of bytes up to the end of the last whole line."""
+        """Take over the whole lines; returns the number of bytes up to the end of the last whole
+        line.
+        """
         with open(self._file, "rb", closefd=False) as file:
             head = file.readline()
             if head != self._header:
@@ -157,11 +160,10 @@ class Journal:
     def add(self, key: str, version: str, row: Row) -> None:
         """Keep a finished row.
 
-        ``version`` (of simdev and its sources) is written for people; keys differ by it already.
-        Once written the row outlives a kill of the process. It outlives a loss of power once it is
-        synced: here where the last sync is longer ago than SYNC_S, else with a later row or by
-        ``close``. Raises InputError where it cannot be written, say on a full disk; earlier rows
-        stay.
+        ``version`` (of simdev and its sources) is written for people; the key contains it already.
+        A written row survives a kill of the process. It survives a loss of power once it is synced:
+        now where the last sync is longer ago than SYNC_S, else with a later row or by ``close``.
+        Raises InputError where it cannot be written, say on a full disk; earlier rows stay.
         """
         self.rows[key] = row
         try:
@@ -180,7 +182,7 @@ class Journal:
         self._synced = time.monotonic()
 
     def close(self) -> None:
-        """Bring everything to the disk and let others in. Raises InputError."""
+        """Sync the file to the disk and release the lock. Raises InputError."""
         try:
             self._sync()
         except OSError as error:
@@ -245,7 +247,7 @@ def _locked(file: int) -> bool:
 
 
 def _sync_folder(path: str) -> None:
-    """A new file outlives a loss of power when its folder is on the disk too."""
+    """Sync the folder of a new file: the file survives a loss of power only then."""
     if sys.platform == "win32":
         return
     folder = os.open(os.path.dirname(os.path.abspath(path)), os.O_RDONLY)
@@ -256,23 +258,22 @@ def _sync_folder(path: str) -> None:
 
 
 # The version of the sources that make an answer, a part of the keys of a journal. All sources count
-# but those that only ask for answers, read or draw them. Where it is not clear whether a source can
-# change an answer, it counts: to answer again costs time, an old answer would be wrong.
+# except those that only call for answers, read or draw them. A doubtful source counts: to answer
+# again costs only time, but an old answer would be wrong.
 
-# The pattern of sources that count for no caller but comparisons, whose pattern is their own: what
-# they score is made by learners, too. Sweeps and plans add to it, in their APART, the packages of
-# search that do not make their answers. The oracle is here because answers of both come from
-# engines.
+# The pattern of sources that do not count for sweeps and plans. Both add to it, in their APART, the
+# packages of search that do not make their answers. The oracle is in it because they call engines
+# directly. Comparisons have a pattern of their own, since learners make their answers, too.
 READERS = r"commands|formats|learn|measure|oracle|execution/check|report/(export|figures|page)"
 
 
 @cache
 def sources_version(apart: str) -> str:
     """The version of simdev and a hash of the sources and tables that make an answer:
-    ``0.1.0+1f0a9c3e``; sources whose paths begin as the pattern ``apart`` take no part in it.
+    ``0.1.0+1f0a9c3e``. Sources whose paths match the pattern ``apart`` are left out.
 
-    An edit to a source changes it, so that no result of the code before is taken for one of the
-    code after.
+    An edit to a source changes it, so that no result of the old code is taken for a result of the
+    new code.
     """
     digest = sha256()
     for source in sorted(
@@ -284,12 +285,12 @@ def sources_version(apart: str) -> str:
     return f"{__version__}+{digest.hexdigest()[:8]}"
 
 
-# What jobs share, here and in workers.
+# Values that jobs share, here and in workers.
 
 
 class Memo:
-    """Values that a process has read or prepared for earlier jobs, by name; the value that was used
-    longest ago makes room. A worker gets an empty one.
+    """Values that a process has read or prepared for earlier jobs, by name; the least recently used
+    value makes room. A worker gets an empty one.
     """
 
     def __init__(self, most: int = 16) -> None:
@@ -297,7 +298,7 @@ class Memo:
         self._values: OrderedDict[Hashable, Any] = OrderedDict()
 
     def once(self, name: Hashable, make: Callable[[], T]) -> T:
-        """The value of a name, which ``make`` gives when the name is asked for first."""
+        """The value of a name; ``make`` gives it where the memo has none."""
         with self._lock:
             if name in self._values:
                 self._values.move_to_end(name)
@@ -320,7 +321,7 @@ _opened = Memo(4)
 
 class Shared(Generic[T]):
     """A value that many jobs share. It is pickled once, its bytes go with every job, and a worker
-    opens them for its first job alone.
+    unpickles them only for its first job.
     """
 
     def __init__(self, value: T) -> None:
@@ -356,7 +357,7 @@ class Answer(NamedTuple):
 
 
 def failed(reason: str) -> dict[str, Any]:
-    """The row of a job that has no figures."""
+    """The row of a job without figures."""
     return {"status": FAILED, "reason": reason}
 
 
@@ -367,7 +368,7 @@ def bug(error: Exception) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Loop(Generic[J]):
-    """A loop under way: ``answer`` is called with every job that the journal has no row of, here or
+    """A loop under way: ``answer`` is called with every job that has no row in the journal, here or
     in workers; up to ``few`` jobs are answered here in any case.
     """
 
@@ -379,8 +380,8 @@ class Loop(Generic[J]):
     few: int
 
     def rows(self, jobs: Mapping[str, J]) -> Iterator[tuple[str, Row]]:
-        """The rows of jobs by their keys: first those of the journal, then the others as they are
-        finished, each of which is kept at once. Raises InputError.
+        """The rows of jobs by their keys: first those of the journal, then each other row when it
+        is finished and kept in the journal. Raises InputError.
         """
         kept = {} if self.journal is None else self.journal.rows
         missing = {key: job for key, job in jobs.items() if key not in kept}
@@ -391,7 +392,7 @@ class Loop(Generic[J]):
             yield key, answer.row
 
     def done(self, count: float) -> None:
-        """Moves the bar to so many jobs; those of the journal are counted from the beginning."""
+        """Move the bar to ``count`` jobs; rows of the journal count from the beginning."""
         self.bar.update(max(count - self.bar.n, 0))
 
     def _answers(self, jobs: Mapping[str, J]) -> Iterator[tuple[str, Answer]]:
@@ -403,9 +404,9 @@ class Loop(Generic[J]):
 
 
 def _guarded(answer: Callable[[J], Answer], job: J) -> Answer:
-    """An answer in a worker, for ``finished`` takes any error but SimdevError for the death of the
-    worker. A bug that ``answer`` does not turn into a row itself thus ends the loop, and no row of
-    it is kept.
+    """An answer in a worker. Any error becomes a SimdevError, since ``finished`` takes other errors
+    for the death of the worker. So a bug that ``answer`` does not turn into a row itself ends the
+    loop, and no row is kept for it.
     """
     try:
         return answer(job)
@@ -427,12 +428,13 @@ def journaled(
     few: int = 0,
     **bar: Any,
 ) -> Iterator[Loop[J]]:
-    """A loop with its journal, of the rows ``wanted`` there, and its bar on stderr, shown from two
-    seconds on (None: where stderr is a terminal); ``bar`` has further settings of tqdm.
+    """A loop with its journal (rows of the keys ``wanted``) and its bar on stderr, shown from two
+    seconds on (``progress`` None: where stderr is a terminal); ``bar`` has further settings of
+    tqdm.
 
-    ``n_jobs`` is joblib's: so many at once, -1 on all cores; None is what an enclosing
-    ``joblib.parallel_config`` says, else one. Where a worker dies, every job then under way is
-    tried once more, alone; a serial run tries nothing twice. Raises InputError.
+    ``n_jobs`` is joblib's: the number of jobs at once, -1 for all cores; None takes the number of
+    an enclosing ``joblib.parallel_config``, else 1. Where a worker dies, every job then under way
+    is tried once more, alone; a serial run tries nothing twice. Raises InputError.
     """
     from tqdm import tqdm
 

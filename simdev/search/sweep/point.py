@@ -1,9 +1,9 @@
-"""Points of a sweep: every scenario at every point of the grid, named by its content.
+"""Points of a sweep: every scenario at every point of the grid, with a key of its content.
 
-The key of a point hashes what its scenario says, all files it names, and the engine's version.
-Files are hashed, not named: a scenario moved elsewhere keeps its key, a file edited in place
-changes it. sweeping.py and ``simdev/measure/calibrate/steps.py`` call ``rows_of``. A new way for a
-scenario to name a file belongs into ``_with_paths`` and ``_document_point``, too.
+The key of a point hashes the scenario's values, all files it names, and the engine's version. Files
+are hashed, not named: a scenario moved elsewhere keeps its key, a file edited in place changes it.
+sweeping.py and ``simdev/measure/calibrate/steps.py`` call ``rows_of``. A new way for a scenario to
+name a file belongs into ``_with_paths`` and ``_document_point``, too.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from ...nouns.strategy.parallelism import MOST, microbatches_of
 from .fields import Document, Read, opened, parse_path, with_field
 from .journal import READERS, sources_version
 
-# A scenario with several fields set; the global batch of a large model stays what it was.
-# Replicas and microbatches are ways to spread a batch, so plans can be compared only while that
-# stays. Who sets microbatches or global_batch tells another.
+# A scenario with several fields set. A large model keeps its global batch, since replicas and
+# microbatches are ways to spread a batch, and plans are comparable only at the same batch. A sweep
+# that sets microbatches or global_batch changes the batch.
 
 SPREAD = ("dp", "microbatch")
 BATCH = ("microbatches", "global_batch")
@@ -43,7 +43,7 @@ def with_fields(document: Document, settings: Document, folder: str, read: Read)
     """The scenario with other values at several paths, a whole part before its fields.
 
     Where ``dp`` or ``microbatch`` of its pipeline is set, and neither ``microbatches`` nor
-    ``global_batch``, microbatches follow from the batch that it had. Raises InputError.
+    ``global_batch``, the number of microbatches follows from the batch before. Raises InputError.
     """
     spread: dict[str, str] = {}
     for path in sorted(settings, key=len):
@@ -70,24 +70,26 @@ def _pipeline(document: Document, folder: str, read: Read) -> Document:
 
 
 def _with_batch(document: Document, before: Document, spread: Collection[str]) -> Document:
-    """The scenario, whose pipeline was another before the fields in ``spread`` were set."""
+    """The scenario with its pipeline's batch settled. ``before`` is the pipeline before the fields
+    in ``spread`` were set.
+    """
     pipeline = dict(document["strategy"]["pipeline"])
     given = [name for name in BATCH if name in spread]
     if given:
-        # What the scenario says of the other goes with the batch that it had.
+        # The scenario's value of the other field belongs to the old batch, so it is dropped.
         pipeline = {k: v for k, v in pipeline.items() if k in given or k not in BATCH}
     elif "global_batch" not in pipeline:
         was, now = (
             [part.get(name, 1) for name in (*SPREAD, BATCH[0])] for part in (before, pipeline)
         )
         if not all(is_count(count) and 0 < count <= MOST for count in (*was, *now)):
-            return document  # what is no count is told by who reads it
+            return document  # the strategy's reader refuses malformed counts
         with prefixed("strategy.pipeline."):
             pipeline["microbatches"] = microbatches_of(prod(was), *now[:2])
     return {**document, "strategy": {**document["strategy"], "pipeline": pipeline}}
 
 
-APART = rf"({READERS}|search(?!/sweep/))/"  # no part in a row of a sweep
+APART = rf"({READERS}|search(?!/sweep/))/"  # sources that cannot change a row of a sweep
 
 Source = PathLike | Document | Scenario
 SINGLE = (str, os.PathLike, Mapping, Scenario)
@@ -98,7 +100,8 @@ class SweepPoint:
     """A job of a sweep: the scenario, ``digests`` of its parts, and the ``version`` of the engine
     that must answer.
 
-    In a document every file is named by its absolute path. ``draws`` are how many, and their seed.
+    A document names every file by its absolute path. ``draws`` are the number of draws, and their
+    seed.
     """
 
     key: str
@@ -108,14 +111,16 @@ class SweepPoint:
     draws: tuple[int, int] = (0, 0)
 
     def drawn(self, draws: int, seed: int) -> SweepPoint:
-        """The point with draws, which are another question."""
+        """The point with draws, under another key."""
         key = _sha256(f"{self.key} {draws} {seed}")[:32]
         return replace(self, key=key, draws=(draws, seed)) if draws else self
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A row to be: the scenario's name, the values set, and the point, or why there is none."""
+    """A row of the result: the scenario's name, the values set, and the point, or the problem why
+    there is none.
+    """
 
     label: str
     settings: Document
@@ -128,19 +133,21 @@ class Sources:
 
     def __init__(self) -> None:
         self.read = cache(read_json)
-        # With the ending of its name, for that decides how a file is read.
+        # The digest includes the ending of the name, which decides how a file is read.
         self.file = cache(file_digest)
-        # By id, so the object is kept too: no other may get the same id.
+        # By id, so the object is kept alive too: no other object may get the same id.
         self._parts: dict[int, tuple[Any, str]] = {}
         self._copies: dict[str, Any] = {}
 
     def kept(self, value: Any) -> Any:
-        """A copy of an object's part, for its owner may write into it; equal parts share a copy."""
+        """A copy of an object's part, since the caller may change the object; equal parts share a
+        copy.
+        """
         if not isinstance(value, (Mapping, list)):
             return value
         try:
             digest = _sha256(_canonical(value))
-        except InputError:  # told of every row, where the part is asked for
+        except InputError:  # raised again for every row, where the part's digest is needed
             return value
         if digest not in self._copies:
             self._copies[digest] = deepcopy(value)
@@ -158,8 +165,8 @@ class Sources:
 
 
 def file_digest(path: str) -> str:
-    """The hash of a file's bytes with the ending of its name; one that cannot be read has a digest
-    too.
+    """The hash of a file's bytes, with the ending of its name; "unreadable" for a file that cannot
+    be read.
     """
     try:
         with open(path, "rb") as file:
@@ -169,20 +176,22 @@ def file_digest(path: str) -> str:
 
 
 def engine_version() -> str:
-    """The version of what simulates a scenario (``sources_version``)."""
+    """The version of the sources that simulate a scenario (``sources_version``)."""
     return sources_version(APART)
 
 
 def as_simulate_says(reason: str) -> str:
-    """A reason as ``simdev simulate`` says it: points name files by their absolute paths."""
+    """A reason with the relative paths of ``simdev simulate``: points name files by
+    absolute paths.
+    """
     return reason.replace(os.path.join(os.getcwd(), ""), "")
 
 
 def rows_of(scenarios: Source | Iterable[Source], points: Iterable[Document]) -> Iterator[Row]:
     """Every scenario at every point of a grid, in this order: the rows of the result.
 
-    The rows of a file that lacks something tell it. Raises InputError where a scenario is neither a
-    path, an object nor a Scenario.
+    A faulty file is reported in its rows. Raises InputError where a scenario is neither a path, an
+    object nor a Scenario.
     """
     if isinstance(scenarios, SINGLE):
         scenarios = [scenarios]
@@ -291,7 +300,7 @@ def _sha256(text: str) -> str:
 
 
 def _canonical(value: Any) -> str:
-    """A text that is equal for equal content, whatever the order of its keys.
+    """The JSON text of a value, with its keys sorted, so that equal content has equal text.
 
     Raises InputError.
     """
@@ -302,7 +311,9 @@ def _canonical(value: Any) -> str:
 
 
 def _tagged(value: Any) -> Any:
-    """A form for values that JSON has none for; it tells them from texts that look alike."""
+    """A JSON form of values that JSON lacks, tagged with the type: a text cannot have the same
+    form.
+    """
     if isinstance(value, Mapping):
         return dict(value)
     # 1.50 and 1.5 are the same number.

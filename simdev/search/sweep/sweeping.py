@@ -1,5 +1,5 @@
 """``sweep``: many scenarios, one table. Each point ends in a row of figures, or with the reason why
-there is none.
+it has none.
 
 The planners of a graph (``plan/graphs.py``) take their figures from ``row_of``, too. A figure is
 made there and has its column in COLUMNS of ``simdev/report/results.py``; docs/how-to/sweeps.md
@@ -48,11 +48,11 @@ OK, INFEASIBLE = "ok", "infeasible"
 
 
 class _ChangedError(SimdevError):
-    """A file no longer is what its point was made of."""
+    """A file has changed since its point was made."""
 
 
 def answer(memo: Shared[Memo], point: SweepPoint) -> Answer:
-    """Simulate the scenario. The row tells what is wrong with it.
+    """Simulate a point's scenario. An error becomes the reason in the row.
 
     Raises InputError where this process runs another simdev than the sweep.
     """
@@ -76,7 +76,9 @@ def answer(memo: Shared[Memo], point: SweepPoint) -> Answer:
 
 
 def problem_of(point: SweepPoint, memo: Memo) -> str | None:
-    """Why a scenario cannot be, as far as that is known before it is lowered; None where it may."""
+    """The reason why a scenario is impossible, where it is known without lowering; None where
+    nothing is wrong so far.
+    """
     try:
         scenario = _scenario(point, memo)
         require_possible(scenario, _prepared(point, scenario, memo))
@@ -85,13 +87,13 @@ def problem_of(point: SweepPoint, memo: Memo) -> str | None:
     except SimdevError as error:
         return _reason(point, error)
     except Exception:
-        return None  # what is wrong with the machine, or a bug, is told in its row
+        return None  # a fault of the machine, or a bug, is reported in the point's row
     return None
 
 
 def _scenario(point: SweepPoint, memo: Memo) -> Scenario:
-    """The scenario with parts shared with earlier points, so that costs and the like are worked out
-    once.
+    """The scenario of a point. Its parts are shared with earlier points, so that costs and the like
+    are computed once.
     """
     source, digests = point.scenario, point.digests
     if isinstance(source, Scenario):
@@ -118,11 +120,11 @@ def _scenario(point: SweepPoint, memo: Memo) -> Scenario:
 
 def _prepared(point: SweepPoint, scenario: Scenario, memo: Memo) -> Prepared | None:
     """The prepared graph for lowering, shared with scenarios of other strategies, and in part with
-    those on other clusters.
+    scenarios on other clusters.
     """
     if not isinstance(scenario.graph, Graph):
         return None
-    # What is kept under an id keeps its object, so no other gets this id meanwhile.
+    # The memo keeps the object of this id alive, so no other object can get the id meanwhile.
     name = point.digests["graph"], id(scenario.costs), repr(scenario.memory)
     first = memo.once(("first", *name), lambda: prepare(scenario))
     cluster = scenario.cluster
@@ -130,7 +132,9 @@ def _prepared(point: SweepPoint, scenario: Scenario, memo: Memo) -> Prepared | N
 
 
 def _unchanged(value: Any, digest: str) -> Any:
-    """The value; a file must still have the content under whose key the answer is kept."""
+    """The value. Where it names a file, the content must still have ``digest``, which is part of
+    the answer's key. Raises _ChangedError.
+    """
     is_file = isinstance(value, str) and not digest.startswith(("name:", "unreadable"))
     if is_file and file_digest(value) != digest:
         raise _ChangedError(f"{value}: changed during the sweep; run it again")
@@ -139,7 +143,7 @@ def _unchanged(value: Any, digest: str) -> Any:
 
 def _reason(point: SweepPoint, error: SimdevError) -> str:
     """The reason that ``simdev simulate`` gives for the scenario."""
-    # Reading it whole tells more than the sweep, which stops at the first part with a problem.
+    # load_scenario reports the problems of all parts; the sweep stops at the first part with one.
     if isinstance(error, InputError) and not isinstance(point.scenario, Scenario):
         try:
             load_scenario(point.scenario)
@@ -151,11 +155,11 @@ def _reason(point: SweepPoint, error: SimdevError) -> str:
 def row_of(
     scenario: Scenario, report: Report, throughput: Throughput | None = None
 ) -> dict[str, Any]:
-    """The figures of a report; their names are those of ``simdev simulate --json`` where it tells
-    them too.
+    """The figures of a report, under the names of ``simdev simulate --json`` where that has them
+    too.
 
-    Of a large model ``ops`` counts the simulated ones, where one device may represent many alike.
-    ``throughput`` is told in place of the report's own.
+    For a large model ``ops`` counts simulated ops, where one device may represent several identical
+    ones. ``throughput``, where given, replaces the report's own.
     """
     graph, training, working = scenario.graph, report.training, report.working
     devices, steady = report.devices, report.steady
@@ -198,7 +202,7 @@ def row_of(
 
 
 def _drawn(draws: Draws | None) -> dict[str, Any]:
-    """Percentiles of the step time; and the draws themselves, which the journal keeps."""
+    """Percentiles of the step time, and the draws themselves, which the journal keeps."""
     if draws is None:
         return {}
     parts = zip(PERCENTS, percentiles(draws.step_ps), strict=True)
@@ -209,7 +213,7 @@ def _excess(memory: Any) -> str:
     return f"{memory.device}: {memory.peak - memory.capacity} bytes over its {memory.capacity}"
 
 
-# Values of a sweep that cannot be, found before the first scenario is simulated.
+# Impossible values of a sweep, refused before the first scenario is simulated.
 
 
 def impossible(
@@ -218,12 +222,12 @@ def impossible(
     plain: Callable[[], Sequence[Row]],
     memo: Memo,
 ) -> Iterator[str]:
-    """A line for each value with which no scenario of a sweep can be, whatever else is set: a field
-    that does not exist, a wrong type, a number of devices that the strategy cannot use.
+    """A line for each value that makes every scenario of a sweep impossible, whatever else is set:
+    a field that does not exist, a wrong type, a number of devices that the strategy cannot use.
 
-    ``rows`` are every scenario at every one of the ``points``, ``plain()`` every scenario as it is:
-    what is wrong with a scenario itself is told in its rows, and so are combinations of values that
-    cannot be together.
+    ``rows`` are every scenario at every one of the ``points``, ``plain()`` every scenario without
+    settings. A fault of a scenario itself is reported in its rows, and so is a combination of
+    values that do not go together.
     """
     problems: dict[str, str | None] = {}
 
@@ -272,32 +276,31 @@ def sweep(
         Values by field, ``{"cluster.bandwidth": ["1 GB/s", "2 GB/s"], "graph.batch": [16, 32]}``:
         every combination. A list of such grids is taken one after another.
     n_jobs
-        So many at once, -1 on all cores (needs joblib). None: what an enclosing
-        ``joblib.parallel_config`` says, which may name a cluster (docs/how-to/sweeps.md), else one.
+        The number of scenarios at once, -1 for all cores (needs joblib). None: as an enclosing
+        ``joblib.parallel_config`` says, which may name a cluster (docs/how-to/sweeps.md), or 1.
     journal
-        A file to which every finished row is appended at once. A sweep that finds rows there does
-        not simulate them again, as long as neither the scenario, nor a file it names, nor simdev
-        has changed.
+        A file to which every finished row is appended at once. A sweep does not simulate the rows
+        in it again, as long as neither the scenario, nor a file it names, nor simdev has changed.
     progress
         Whether to show a bar on stderr, from two seconds on; None: where stderr is a terminal.
     draws, seed
-        The costs of each scenario are drawn so many times from their expected errors (0: not at
-        all), for all by common random numbers: how sure the order is.
+        How many times the costs of each scenario are drawn from their expected errors (0: not at
+        all), with common random numbers for all scenarios, to show how certain their order is.
 
     Notes
     -----
-    The columns are told in docs/how-to/sweeps.md. A scenario that does not fit has the status
+    docs/how-to/sweeps.md explains the columns. A scenario that does not fit has the status
     "infeasible" and a step time all the same; one that cannot be simulated has the status "failed".
     Both have a reason, and neither stops the sweep. A failure that depends on the machine (out of
-    memory, a dead worker) is not kept in the journal. Raises InputError for a grid that cannot be,
-    before anything is simulated or written: also for a value with which no scenario can be
-    (``impossible``); and for a journal that cannot be written or that another sweep holds.
+    memory, a dead worker) is not kept in the journal. Raises InputError for a malformed grid or a
+    value that makes every scenario impossible (``impossible``), before anything is simulated or
+    written; and for a journal that cannot be written or that another sweep holds.
     """
-    # pandas takes half a second, which a grid that cannot be shall not cost.
+    # pandas takes half a second to import: a wrong grid is refused before.
     refuse(draws_problems(draws or 1, seed))
     each, memo = points(grid), Memo()
     if any(each) and not isinstance(scenarios, SINGLE):
-        # They are gone through twice, and an owner may write into the object of the last turn.
+        # Scenarios are read twice, and a caller's iterator may reuse one object for all of them.
         scenarios = [deepcopy(s) if isinstance(s, Mapping) else s for s in scenarios]
     rows = list(rows_of(scenarios, each))
     if any(each):

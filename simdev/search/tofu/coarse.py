@@ -1,10 +1,11 @@
-"""Tofu's coarsening (EuroSys 2019, section 5.1): ops that choose an axis, and tensors that choose a
-dimension. ``plan.py`` asks it.
+"""Tofu's coarsening (EuroSys 2019, section 5.1): units of ops that choose an axis, and tensors that
+choose a dimension. ``plan.py`` uses it.
 
-Runs of elementwise ops (optimizers included) leave their tensors cut alike, so they are one tensor;
-the steps of an unrolled op are one op. A forward op, its backward ops and the gradients keep
-choices of their own: what the paper tries out inside of a group, elimination does over the whole
-graph. Which ops are elementwise, or leaves, is a trait of their kind (``nouns.semantics``).
+Runs of elementwise ops (optimizers included) cut all their tensors in the same way, so these
+tensors are one; the steps of an unrolled op are one op. A forward op, its backward ops and the
+gradients choose separately: the paper tries all combinations within a group, here elimination
+solves the whole graph. Which ops are elementwise, or leaves, is a trait of their kind
+(``nouns.semantics``).
 """
 
 from __future__ import annotations
@@ -41,20 +42,20 @@ class Unit:
 
 @dataclass(frozen=True)
 class Coarse:
-    """A graph, coarsened. Tensors are numbered; each has a shape and bytes an element."""
+    """A coarsened graph. Tensors are numbered; each has a shape and bytes per element."""
 
     graph: Graph
     cluster: Cluster
 
     @cached_property
     def dataflow(self) -> SplitProblem:
-        """How the graph's ops read and make."""
+        """The tensors that the graph's ops read and make."""
         return SplitProblem(self.graph, self.cluster, Strategy())
 
     @cached_property
     def free(self) -> frozenset[int]:
-        """Ops that are computed wherever they are read (zeros, masks, casts of weights); leaves are
-        not among them.
+        """Ops that are computed wherever they are read (zeros, masks, casts of weights), without
+        leaves.
         """
         return frozenset(
             i for i in self.dataflow.on_demand if not traits_of(self.graph.ops[i].kind).leaf
@@ -62,8 +63,8 @@ class Coarse:
 
     @cached_property
     def tensor(self) -> dict[TensorOf, int]:
-        """The number of every tensor that is cut: one number for those that lie alike, of an
-        elementwise op or of two steps of an unrolled op.
+        """The number of every tensor that is cut. Tensors that are always cut in the same way share
+        a number: those of an elementwise op, or of two steps of an unrolled op.
         """
         place: dict[TensorOf, int] = {}
         for i, op in enumerate(self.graph.ops):
@@ -91,7 +92,9 @@ class Coarse:
 
     @cached_property
     def folds(self) -> tuple[int, ...]:
-        """The elementwise ops all of whose tensors are of one shape, read as they are stored."""
+        """The elementwise ops whose tensors are all of one shape and are read as they are
+        stored.
+        """
         folds = []
         for i, op in enumerate(self.graph.ops):
             reading = self.dataflow.readings[i]
@@ -112,7 +115,7 @@ class Coarse:
 
     @cached_property
     def units(self) -> tuple[Unit, ...]:
-        """The ops that choose an axis, ops that choose together as one unit; leaves and folded ops
+        """The ops that choose an axis, as units of ops that choose together; leaves and folded ops
         choose nothing.
         """
         folded, units = set(self.folds), dict[_Alike, list[int]]()
@@ -137,14 +140,14 @@ class Coarse:
         return tensor.bytes / max(prod(tensor.shape or ()), 1)
 
     def share(self, i: int, k: int) -> float:
-        """1, or its share of a sum of gradients of one weight: they are added up where they are
-        made, then sent.
+        """1, or 1 / n for one of n gradients of a weight that are added up: they are added up where
+        they are made, and only the sum is sent.
         """
         return 1.0 / self._addends.get((i, k), 1)
 
     @cached_property
     def _addends(self) -> dict[TensorOf, int]:
-        """How many gradients are added up together with each."""
+        """The number of gradients in the sum that each gradient belongs to."""
         weights, addends = self.dataflow.weights, dict[TensorOf, int]()
         for update in updates_of(self.graph, weights):
             made = (first_made(self.graph, weights, tensor) for tensor in update.gradients)

@@ -1,12 +1,13 @@
 """Tofu (Wang, Huang, Li, EuroSys 2019, section 5.2): a plan of how to split every op and tensor of
-a graph over all workers, and the strategy that such a plan makes.
+a graph over all workers, and the strategy of such a plan.
 
 Workers are divided step by step, by the prime factors of their number. In each step every tensor is
 cut along one dimension and every op along one axis, so that the fewest bytes are sent. A unit
-(``coarse.py``) are ops that are decided alike; ``search/elimination.py`` finds the best choices.
-``search/methods.py`` names ``tofu`` as a method; ``benchmarks/placers.py`` runs ``recursive`` and
-``BASELINES``, the other methods of the paper. Bytes are counted here as in the paper; the simulated
-step sends what ``lowering/partition`` says. Guarded by ``tests/search/test_search_tofu.py``.
+(``coarse.py``) is a set of ops that are cut alike; ``search/elimination.py`` finds the best
+choices. ``search/methods.py`` names ``tofu`` as a method; ``benchmarks/placers.py`` runs
+``recursive`` and ``BASELINES``, the other methods of the paper. Bytes are counted here as in the
+paper; the simulated step sends the bytes of ``lowering/partition``. Guarded by
+``tests/search/test_search_tofu.py``.
 """
 
 from __future__ import annotations
@@ -44,13 +45,13 @@ from ..trial import Trial
 from .coarse import Coarse, Unit
 
 # Bytes that one step of Tofu's recursion sends (EuroSys 2019, section 5).
-# A step divides every group of workers into k parts. Before it, a group has all that its op reads
-# of an operand: a share is stored there (held), the rest was sent there in earlier steps (fetched).
-# Behind it each part stores 1/k of what was held. So this step sends, of the held share, what a
-# part needs and does not store; of the fetched one, what several parts need, to each but the first.
-# The sum over all steps is what a worker reads less what it stores: T/2, T and 2 x halo in the
-# paper's two-way steps. Outputs go the other way, from where they are made to where they are
-# stored; partial results are added up there.
+# A step divides every group of workers into k parts. Before it, a group has every element of an
+# operand that its op reads: some are stored there (held), the rest was sent there in earlier steps
+# (fetched). After it each part stores 1/k of the held elements. So this step sends to each part the
+# held elements that it needs and does not store, and fetched elements that several parts need to
+# all but the first. The sum over all steps is what a worker reads less what it stores: T/2, T and
+# 2 x halo in the paper's two-way steps. Outputs go from the parts that make them to the parts that
+# store them; partial results are added up there.
 
 Shape = tuple[int, ...]
 _CACHED = 65_536
@@ -60,7 +61,7 @@ class Side(NamedTuple):
     """An operand or output of an op, as one group of workers has it.
 
     ``at`` is its place among the operands (outputs) of the op there, -1 where the op does not touch
-    it. ``shape`` is that of the region touched, in the layout in which the tensor is stored.
+    it. ``shape`` is the shape of the region touched, in the layout in which the tensor is stored.
     ``held`` and ``fetched`` (above) are counts of elements.
     """
 
@@ -74,9 +75,9 @@ class Side(NamedTuple):
 @dataclass(frozen=True, slots=True, eq=False)
 class Cut:
     """A way to cut an op: along one axis into k parts. ``needs`` and ``makes`` are by part the
-    regions of operands and outputs, ``effects`` by output what cutting does to it. ``following`` is
-    the op that the first part runs, which the next step cuts. ``places`` tell by operand of this op
-    its place in that one, -1 where the part does not read it.
+    regions of operands and outputs, ``effects`` by output the effect of the cut. The first part
+    runs the op ``following``, which the next step cuts; ``places`` are by operand its place in
+    ``following``, -1: not read.
     """
 
     axis: str
@@ -89,7 +90,7 @@ class Cut:
 
 @lru_cache(_CACHED)
 def cuts(semantics: Semantics, groups: int, even: bool = True) -> tuple[Cut, ...]:
-    """The ways to cut an op into so many parts along one axis; only equal parts if ``even``."""
+    """The ways to cut an op into ``groups`` parts along one axis; only equal parts if ``even``."""
     ways = []
     for split in splits(semantics):
         if split.size < groups or (even and split.size % groups):
@@ -117,7 +118,7 @@ def cuts(semantics: Semantics, groups: int, even: bool = True) -> tuple[Cut, ...
 
 
 class Sent(NamedTuple):
-    """How many elements are sent to all parts, and the ``Side`` of the first part behind that."""
+    """The number of elements sent to all parts, and the ``Side`` of the first part afterwards."""
 
     sent: float
     side: Side
@@ -127,8 +128,8 @@ class Sent(NamedTuple):
 def read_step(
     semantics: Semantics, cut: Cut | None, side: Side, dimension: int, groups: int
 ) -> Sent:
-    """The bytes that one step sends for an operand. Where ``cut`` is None every part runs the whole
-    op; where ``dimension`` is WHOLE every part holds the whole tensor.
+    """The elements that a step sends for an operand. Where ``cut`` is None every part runs the
+    whole op; where ``dimension`` is WHOLE every part holds the whole tensor.
     """
     if side.at < 0:
         return Sent(0.0, side)
@@ -145,7 +146,7 @@ def read_step(
 
 
 def _region(semantics: Semantics, side: Side, region: Region | None) -> Region | None:
-    """A region of an operand as it is stored; None where nothing of it is read."""
+    """A region of an operand as it is stored; None where no stored element is read."""
     if region is None:
         return None
     executed = semantics.inputs[side.at]
@@ -157,8 +158,8 @@ def _region(semantics: Semantics, side: Side, region: Region | None) -> Region |
 def _shares(
     side: Side, region: Region | None, dimension: int, part: int, groups: int
 ) -> tuple[float, float]:
-    """The share of a side that a region is, and the share of this that lies in one part of a
-    dimension (-1: every part holds the whole).
+    """A region's share of a side, and the part of this share that lies in one part of a dimension
+    (-1: every part holds the whole).
     """
     if region is None:
         return 0.0, 0.0
@@ -178,7 +179,9 @@ def _first(side: Side, region: Region | None, share: float, there: float) -> Sid
 
 @lru_cache(_CACHED)
 def write_step(cut: Cut | None, side: Side, dimension: int, groups: int) -> Sent:
-    """The bytes that a step sends for an output; partial results are summed where it is stored."""
+    """The elements that a step sends for an output, which sums partial results where it
+    is stored.
+    """
     keep = 1.0 if dimension < 0 else 1.0 / groups
     if cut is None or cut.effects[side.at] == "replicate":
         return Sent(0.0, side._replace(held=side.held * keep, fetched=side.fetched * keep))
@@ -199,16 +202,16 @@ def write_step(cut: Cut | None, side: Side, dimension: int, groups: int) -> Sent
 
 
 WHOLE = -1
-"""In place of a dimension: every group holds the whole tensor, for none of its dimensions can be
+"""The entry in place of a dimension where every group holds the whole tensor: no dimension can be
 cut.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class TofuPlan:
-    """By step: the number of parts, and the bytes sent over all workers.
-    ``exact``: every step was solved to its optimum. ``dimensions`` by step and tensor (-1: whole),
-    ``axes`` by step and unit ("": whole).
+    """A plan, by step: the number of parts, and the bytes sent over all workers. ``exact``: every
+    step was solved to its optimum. ``dimensions`` by step and tensor (-1: whole), ``axes`` by step
+    and unit ("": whole).
     """
 
     parts: tuple[int, ...]
@@ -243,10 +246,10 @@ def planned(
     even: bool = True,
     reduce: bool = True,
 ) -> TofuPlan:
-    """The plan of which ``solve`` chooses each step: by default the best of all its choices.
+    """The plan in which ``solve`` chooses each step: by default the best of all choices.
 
     ``even``: only into equal parts. Without ``reduce`` a forward op is cut along an axis that it
-    sums over only where it has no other.
+    sums over only where it has no other axis.
     """
     level = Level(coarse, even, reduce)
     dimensions, axes, sent, exact, groups = [], [], [], True, 1
@@ -286,7 +289,7 @@ class Level:
         self.terms: list[Term] = []
 
     def open(self, parts: int) -> None:
-        """Set up a step of so many parts."""
+        """Set up a step that divides each group into ``parts``."""
         self.parts = parts
         self.dimensions = [self._dimensions(shape) for shape in self.shapes]
         self.axes = self._axes()
@@ -301,7 +304,7 @@ class Level:
         return dimensions or [WHOLE]
 
     def _axes(self) -> list[list[str]]:
-        """The axes of each chooser: those of all of its units."""
+        """The axes of each chooser: the axes that all its units have."""
         axes: dict[int, list[str]] = {}
         for number, chooser in enumerate(self.chooser):
             ways = self._ways(number)
@@ -321,7 +324,7 @@ class Level:
         return {way.axis: way for way in ways}
 
     def _terms(self) -> list[Term]:
-        """Bytes by (tensor, chooser)."""
+        """Tables of bytes by (tensor, chooser)."""
         tables: dict[tuple[int, int], Floats] = {}
         for number, chooser in enumerate(self.chooser):
             by_axis = self._ways(number)
@@ -334,7 +337,7 @@ class Level:
         return [Term(pair, table) for pair, table in tables.items()]
 
     def _sent(self, number: int, touch: _Touch, way: Cut | None, dimension: int) -> float:
-        # An op without semantics is taken to read all of a tensor, which is whole everywhere here.
+        # An op without semantics is assumed to read whole tensors, and here each part has them all.
         if self.semantics[number] is None and dimension == WHOLE and not touch.written:
             return 0.0
         return self._step(number, touch, way, dimension).sent
@@ -401,13 +404,13 @@ def _touches(coarse: Coarse, unit: Unit) -> list[_Touch]:
 
 
 def _along_first(level: Level) -> Solved:
-    """Every tensor along the first dimension that it may take, each chooser its best axis then."""
+    """Every tensor along the first dimension that it may take, then each chooser its best axis."""
     return _best_axes(level, [0] * len(level.dimensions))
 
 
 # The methods that the paper compares Tofu with (section 7.3), as far as it describes them, in its
-# cost model. Where n divides no dimension of a tensor, it is cut unevenly along one that has at
-# least n elements: that will do for counting bytes, but no strategy is made of it.
+# cost model. Where n divides no dimension of a tensor, it is cut unevenly along a dimension of at
+# least n elements: that is enough to count bytes, but no strategy can be made of it.
 
 BASELINES: Mapping[str, Callable[[Coarse, int], TofuPlan]] = {
     "allrow-greedy": lambda coarse, n: planned(coarse, (n,), _along_first, even=False),
@@ -417,14 +420,13 @@ BASELINES: Mapping[str, Callable[[Coarse, int], TofuPlan]] = {
 }
 """By name, from a graph and a number of workers:
 
-- ``allrow-greedy``: every tensor is cut along its first dimension among all workers, every op takes
-  the best axis then.
-- ``spartan``: tensors are decided one after the other, the largest first, each along the one
-  dimension that is best for the ops around it (Huang et al., Spartan, ATC 2015).
-- ``equal-chop``: as Tofu, but in one step: every tensor along one dimension among all workers.
-- ``icml18``: tensors along several dimensions, as OptCNN cuts them: no forward op is cut along an
-  axis that it reduces, where it has another. The paper decides all in one step; that takes longer
-  and finds the same.
+- ``allrow-greedy``: every tensor is cut along its first dimension among all workers, then every op
+  takes its best axis.
+- ``spartan``: tensors are decided one after the other, the largest first, each along the dimension
+  that is best for the ops around it (Huang et al., Spartan, ATC 2015).
+- ``equal-chop``: like Tofu, but in one step: every tensor along one dimension among all workers.
+- ``icml18``: like OptCNN, which cuts no forward op along an axis that it reduces, where it has
+  another. The paper decides all steps at once; that takes longer and finds the same.
 """
 
 
@@ -444,7 +446,7 @@ def _by_chooser(level: Level) -> dict[int, list[tuple[int, Floats]]]:
 
 
 def _best_axes(level: Level, dimensions: list[int]) -> Solved:
-    """Each chooser's best axis; ``dimensions`` are places among those that a tensor may take."""
+    """The best axis of each chooser; ``dimensions`` index each tensor's possible dimensions."""
     axes = [0] * (len(level.sizes) - len(dimensions))
     for chooser, around in _by_chooser(level).items():
         sums = np.sum([table[dimensions[tensor]] for tensor, table in around], axis=0)
@@ -476,17 +478,17 @@ def _largest_first(level: Level) -> Solved:
 # The method, and the strategy of a plan: every tensor and op over all workers, in its parts.
 
 Name = TypeVar("Name", str, int)
-SYNC = "sharded"  # partial results are added up on all workers alike
+SYNC = "sharded"  # each worker adds up an equal share of the partial results
 
 
 def tofu(trial: Trial) -> None:
     """Tofu (EuroSys 2019): the partition of every op and tensor over all workers that sends the
     fewest bytes, simulated once.
 
-    The objective ``communication_bytes`` is that of the paper's model: each op fetches what it
-    needs. The simulated step sends fewer where ops of one device share what was fetched.
-    ``details`` tells the bytes of each step of the recursion, whether elimination was exact, and
-    the seconds of the search. Raises InputError for a single device.
+    The objective ``communication_bytes`` follows the paper's model: each op fetches everything that
+    it needs. The simulated step sends fewer bytes where ops of one device share fetched data.
+    ``details`` has the bytes of each step of the recursion, whether elimination was exact, and the
+    seconds of the search. Raises InputError for a single device.
     """
     began, problem, best = process_time(), trial.problem, trial.best
     coarse = Coarse(problem.whole.graph, problem.whole.cluster)
@@ -510,9 +512,9 @@ def tofu(trial: Trial) -> None:
 def strategy_of(coarse: Coarse, plan: TofuPlan, like: Strategy) -> Strategy:
     """The strategy of a plan.
 
-    Worker w = w1 w2 .. (one digit a step, the first counts most) is the w-th device. Where a tensor
-    is stored in other parts than its op makes, ``tensors`` says so. Of the gradients of a weight
-    that is read several times only the sum is stored as planned; they stay where they are made.
+    Worker w = w1 w2 .. (one digit per step, the first counts most) is the w-th device. Where a
+    tensor is stored in other parts than its op makes, ``tensors`` says so. Of several gradients of
+    a weight only their sum is stored as planned; the gradients stay where they are made.
     """
     builder = _Strategy(coarse, plan)
     for number, unit in enumerate(coarse.units):
@@ -536,12 +538,12 @@ class _Strategy:
         self.tensors: dict[str, Mapping[int, int]] = {}
 
     def dimensions(self, tensor: TensorOf) -> tuple[int, ...]:
-        """The dimension of each step along which a tensor is stored."""
+        """The dimension along which a tensor is cut in each step."""
         number = self.coarse.tensor[tensor]
         return tuple(step[number] for step in self.plan.dimensions)
 
     def axes_of(self, i: int) -> tuple[str, ...]:
-        """The axes of a leaf or of an elementwise op, which lies as its tensors do."""
+        """The axes of a leaf or of an elementwise op, which is cut like its tensors."""
         reading = self.coarse.dataflow.readings[i]
         tensors = self.coarse.of_op(i)
         if reading.semantics is None or not tensors:
@@ -553,9 +555,7 @@ class _Strategy:
         return tuple("" if d == WHOLE else names[d] or "" for d in self.dimensions(tensors[0]))
 
     def configure(self, i: int, axes: Sequence[str]) -> None:
-        """Parts along these axes, step by step; an op is on worker 0 of a step in which it is
-        whole.
-        """
+        """Cut an op along these axes, by step; in a step that leaves it whole it is on worker 0."""
         semantics, parts = self.coarse.dataflow.readings[i].semantics, self.plan.parts
         degrees = _degrees(parts, axes, "")
         order = [] if semantics is None else [axis.name for axis in semantics.axes]
@@ -573,7 +573,7 @@ class _Strategy:
         return is_linear(self.graph.ops[i]) and (i, 0) in self.coarse.dataflow.weights.gradients
 
     def store(self, i: int) -> None:
-        """Say how the outputs of an op are stored, where that is not how they are made."""
+        """Set how the outputs of an op are stored, where that differs from how they are made."""
         op, readings = self.graph.ops[i], self.coarse.dataflow.readings
         if traits_of(op.kind).leaf or i in self.coarse.free:
             return
@@ -591,7 +591,7 @@ class _Strategy:
 
 
 def _degrees(parts: Sequence[int], names: Sequence[Name], whole: Name) -> dict[Name, int]:
-    """The degree of each axis or dimension, over the steps that cut along it."""
+    """The degree of each axis or dimension over all steps."""
     degrees: dict[Name, int] = {}
     for count, name in zip(parts, names, strict=True):
         if name != whole:

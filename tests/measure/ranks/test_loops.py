@@ -12,6 +12,7 @@ from collections.abc import Callable
 from functools import partial
 from multiprocessing import Process
 from pathlib import Path
+from textwrap import dedent
 from unittest.mock import patch
 
 import pytest
@@ -226,3 +227,32 @@ def test_an_evaluation_has_the_ops_of_a_forward(switch: str) -> None:
 
     of_step = kinds(simdev.capture(train, world=1))
     assert (of_step["linear"], of_step["softmax"]) == (2, 1)
+
+
+def test_marked_steps_may_have_several_steps_of_an_optimizer(tmp_path: Path) -> None:
+    lines = """
+        import simdev, torch
+        net = torch.nn.Linear(8, 8)
+        optimizer = torch.optim.SGD(net.parameters(), 0.1)
+        for _ in range(3):
+            for _ in range(2):
+                net(torch.randn(4, 8)).sum().backward()
+                optimizer.step()
+            simdev.step_ends()
+    """
+    script = tmp_path / "train.py"
+    script.write_text(dedent(lines))
+    assert kinds(simdev.capture(script, world=1))["linear"] == 2
+
+
+def test_a_mark_outside_of_the_script_is_refused() -> None:
+    def train() -> None:
+        net = model()
+        optimizer = torch.optim.SGD(net.parameters(), 0.1)
+        for _ in range(3):
+            net(torch.randn(4, 8)).sum().backward()
+            optimizer.step()
+            getattr(simdev, "step_" + "ends")()
+
+    with pytest.raises(simdev.InputError, match="call it in the script itself"):
+        simdev.capture(train, world=1)

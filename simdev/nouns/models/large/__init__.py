@@ -1,7 +1,6 @@
 """Large language models by their sizes alone: parameters, work and memory of a layer's shard,
-without a graph. ``transformer`` has the sizes, ``released`` those of published models, ``shard``
-the part of one device and its memory, ``work`` its kernels, ``roles`` the columns beside the task
-graph.
+without a graph. ``transformer`` has the sizes, ``released`` published models, ``shard`` the part of
+one device and its memory, ``work`` its kernels, ``roles`` further columns of its tasks.
 
 ``simdev/lowering/hybrid`` lowers them, and ``simdev/search/plan`` bounds and searches their
 parallelism.

@@ -1,6 +1,6 @@
 """The kernels of a layer's shard, one by one: products, casts, norms and passes over memory, as
-loads of the roofline, each with the op of profiles that it is like; and blocks of them, forward and
-backward. ``work`` puts the blocks of whole layers together.
+loads of the roofline, each with a similar op of profiles (``Like``); and blocks of kernels, forward
+and backward. ``work`` puts the blocks of whole layers together.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from ...semantics.keys import Load, profile_key
 from .precision import PRECISIONS
 from .shard import Shard
 
-# The training that these models are published with; masters and states count in the update.
+# The dtype of the published models' training; master copies and states count in the update.
 DTYPE = PRECISIONS[0]
 FORWARD, BACKWARD = "fwd", "bwd"
 Shape = Sequence[int]
@@ -24,8 +24,8 @@ Shape = Sequence[int]
 class Like:
     """An op of a profile: operands of DTYPE, then others with their dtypes, and its outputs.
 
-    ``moved`` are its bytes, by which a kernel like it takes longer or shorter (0: it takes as
-    long).
+    ``moved`` are its bytes; a similar kernel takes time in proportion to its own bytes (0: the same
+    time).
     """
 
     kind: str
@@ -37,7 +37,7 @@ class Like:
     others: Sequence[tuple[Shape, str]] = ()
 
     def key(self) -> str:
-        """Its profile key, of no device."""
+        """The profile key, without a device."""
         operands = [*self.operands, *(shape for shape, _ in self.others)]
         dtypes = [DTYPE] * len(self.operands) + [dtype for _, dtype in self.others]
         attrs = self.attrs or {}
@@ -46,14 +46,14 @@ class Like:
 
 @dataclass(frozen=True, slots=True)
 class Kernel(Load):
-    """The work of a kernel, and the measured op that it is like (None: there is none).
+    """The work of a kernel, and the measured op that is similar to it (None: there is none).
 
-    It takes ``share`` of that op's time. ``attains`` is the share of the peak FLOP/s that it
-    reaches (0: that of its class). A kernel with ``launches`` computes nothing: it is the
-    time in which the device waits for so many launches of its host.
+    The kernel takes ``share`` of that op's time. ``attains`` is the share of the peak FLOP/s that
+    it reaches (0: its class's). A kernel with ``launches`` computes nothing: it is the time for
+    which the device waits for this number of launches of its host.
     """
 
-    # What it is like follows from what it is: kernels are compared by their work.
+    # Kernels are compared by their work, from which the similar op follows.
     op: Like | None = field(default=None, compare=False, repr=False)
     share: float = 1.0
     attains: float = 0.0
@@ -61,12 +61,12 @@ class Kernel(Load):
 
     @property
     def like(self) -> str:
-        """The kind of the op that it is like, "" where there is none."""
+        """The kind of the similar op, "" where there is none."""
         return "" if self.op is None else self.op.kind
 
     @property
     def key(self) -> str:
-        """The profile key, of no device, of the op that it is like; "" where there is none."""
+        """The profile key, without a device, of the similar op; "" where there is none."""
         return "" if self.op is None else self.op.key()
 
 
@@ -77,8 +77,8 @@ def kernel_of(
     name: str, op_class: str, read: int, written: int, flops: int = 0, like: Like | None = None,
     dtype: str = DTYPE, part: float = 1.0, attains: float = 0.0,
 ) -> Loads:  # fmt: skip
-    """One kernel of so many bytes and FLOPs; without FLOPs it is bound by memory. It takes ``part``
-    of the time of the op that it is like, or a share by its bytes where that op tells them.
+    """One kernel with these bytes and FLOPs; without FLOPs it is bound by memory. It takes ``part``
+    of the time of the op ``like``, or a share by its bytes where ``like.moved`` is given.
     """
     if like is not None and like.moved:
         part = (read + written) / like.moved
@@ -87,16 +87,16 @@ def kernel_of(
 
 
 def pass_like(kind: str, shape: Shape, operands: int, phase: str = FORWARD) -> Like:
-    """A pass over tensors of one shape: it reads them all and writes one."""
+    """A pass over tensors of one shape that reads all operands and writes one."""
     return Like(kind, [shape] * operands, [shape], phase, moved=(operands + 1) * 2 * prod(shape))
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """The loads of one layer and microbatch: forward, gradient of its input, gradient of its
+    """The loads of one layer and microbatch: forward, gradient of the input, gradient of the
     weights.
 
-    ``again`` is what selective recomputation does once more before the backward.
+    ``again`` holds the loads that selective recomputation repeats before the backward.
     """
 
     forward: Loads
@@ -108,11 +108,11 @@ class Block:
         return Block(*(getattr(self, part) + getattr(other, part) for part in _PARTS))
 
     def times(self, count: int) -> Block:
-        """So many of it, one after the other."""
+        """The block repeated ``count`` times."""
         return Block(*(getattr(self, part) * count for part in _PARTS))
 
     def repeated(self, is_again: bool) -> Block:
-        """The block with its forward done once more before the backward, where it ``is_again``."""
+        """The block; where ``is_again``, its forward is also recomputed before the backward."""
         return replace(self, again=self.forward) if is_again else self
 
 
@@ -120,7 +120,7 @@ _PARTS = [field.name for field in fields(Block)]
 
 
 def passes_of(s: Shard, name: str, count: int) -> Block:
-    """The kernels of an operation over so many numbers, as the software's own table counts them."""
+    """The kernels of an operation over ``count`` numbers, from the software's own table."""
 
     def once(kind: str, way: tuple[int, int]) -> Loads:
         read, written = way
@@ -134,8 +134,8 @@ def gemm(
     name: str, read: int, written: int, flops: int, operands: Sequence[Shape], made: Shape,
     turned: str = "", phase: str = BACKWARD,
 ) -> Loads:  # fmt: skip
-    """A product of matrices, or of stacks of them, like the measured one; ``turned`` is the operand
-    that is read as transposed ("a", "b", or none).
+    """A product of matrices, or of stacks of them, with the similar measured op; ``turned`` is the
+    operand that is read as transposed ("a", "b", or none).
     """
     kind = "matmul" if len(made) == 2 else "batch_matmul"
     attrs = {f"transpose_{turned}": True} if turned else None
@@ -144,7 +144,9 @@ def gemm(
 
 
 def product_of(s: Shard, name: str, m: int, k: int, n: int) -> Block:
-    """(m, k) x (k, n), and both gradients; that of the weights is added to its sum."""
+    """The product (m, k) x (k, n) and both gradients; the gradient of the weights is added to its
+    sum.
+    """
     flops, x, w, y, g = 2 * m * k * n, 2 * m * k, 2 * k * n, 2 * m * n, s.gradient_bytes * k * n
     left, right, made = [m, k], [n, k], [m, n]
     return Block(
@@ -155,8 +157,8 @@ def product_of(s: Shard, name: str, m: int, k: int, n: int) -> Block:
 
 
 def linears(s: Shard, name: str, m: int, k: int, widths: Sequence[int]) -> Block:
-    """The products of one input with weights of these widths: one for all of them, or each by
-    itself, with a sum of the gradients of the input.
+    """The products of one input with weights of these widths: one product for all, or separate
+    products and a sum of the gradients of the input.
     """
     if not s.software.plain:
         return linear(s, name, m, k, sum(widths), "input")
@@ -169,11 +171,12 @@ def linears(s: Shard, name: str, m: int, k: int, widths: Sequence[int]) -> Block
 def linear(
     s: Shard, name: str, m: int, k: int, n: int, joined: str = "", is_first: bool = True
 ) -> Block:
-    """A product in the layer's precision. ``joined``: tp gathers its "input", or the gradient of
-    its "output", where the sequence is split; ``is_first``: no product before it has its input.
+    """A product in the layer's precision. ``joined``: where the sequence is split, tp gathers the
+    product's "input", or the gradient of its "output"; ``is_first``: no earlier product has the
+    same input.
 
-    Where that is narrow its input and the gradient of its output are made so once; weights with
-    the update.
+    In a narrow precision, the input and the gradient of the output are cast here, weights in the
+    update.
     """
     if not s.is_narrow:
         return product_of(s, name, m, k, n)
@@ -193,17 +196,17 @@ def linear(
     return Block(
         made[:2] + part("", x + w, 2 * m * n),
         cast(" dy", n, "output") + turned + part(" dx", y + w, 2 * m * k),
-        # Columns apart from rows are made for the gradient of the weights.
+        # Separate columns are made for the gradient of the weights.
         made[2:] + part(" dw", x + y + g, g),
     )
 
 
 def narrowed(s: Shard, name: str, count: int) -> Loads:
-    """A tensor of so many numbers made narrow along rows and along columns in one pass (NVIDIA's
-    Transformer Engine, ``cast_transpose``; ``quantize_mxfp8``; of 4 bits, with the rotation of the
+    """The cast of a tensor of ``count`` numbers along rows and along columns in one pass (NVIDIA's
+    Transformer Engine, ``cast_transpose``; ``quantize_mxfp8``; in 4 bits, with the rotation of the
     columns for the gradient of the weights, ``row_cast_col_hadamard_transform_cast_fusion``).
 
-    Of 4 bits the tensor has a scale too: one pass before that finds the largest of its elements,
+    In 4 bits the tensor also has a scale: a pass before the cast finds the largest of its elements,
     and of the rotated ones (``hadamard_transform_amax``).
     """
     apart = s.software.scales_apart
@@ -214,8 +217,8 @@ def narrowed(s: Shard, name: str, count: int) -> Loads:
 
 
 def _narrowed_rows(s: Shard, name: str, width: int) -> Loads:
-    """A split sequence made narrow before it is gathered. Columns with scales of their own are made
-    at once, others of what was gathered.
+    """The cast of a split sequence before it is gathered. Columns with their own scales are cast in
+    the same pass, others from the gathered tensor.
     """
     count, size = s.rows * width, s.size_of(s.tokens * width)
     if s.format.is_blocked:
@@ -227,10 +230,10 @@ def _narrowed_rows(s: Shard, name: str, width: int) -> Loads:
 def norm(s: Shard, count: int = 0, width: int = 0) -> Block:
     """A norm of the tokens, or of ``count`` rows of another width.
 
-    The measured backward is one op with the gradients of scale and shift, which are one more pass
-    over the input and its gradient. Rows of a head have no measured op that is like them: a block
-    of PyTorch's norm takes a row, however narrow (rows of 120 reach 0.13 of an H100's bandwidth,
-    rows of 2,048 0.72), one of Transformer Engine's several (recalled).
+    The measured backward includes the gradients of scale and shift, which are one more pass over
+    the input and its gradient. Norms of heads have no similar measured op: a thread block of
+    PyTorch's norm takes one row, however narrow (rows of 120 reach 0.13 of an H100's bandwidth,
+    rows of 2,048 0.72), a block of Transformer Engine's several rows (recalled).
     """
     count, width = count or s.rows, width or s.model.hidden
     if "norm" in s.software.passes:
@@ -251,7 +254,7 @@ def norm(s: Shard, count: int = 0, width: int = 0) -> Block:
 
 
 def residual(s: Shard) -> Block:
-    """Bias, dropout and addition; its gradient is dropped out and added to that of the skip."""
+    """Bias, dropout and addition; the gradient is dropped out and added to the skip's."""
     x, masked = s.rows_bytes, s.model.dropout
     if "residual" in s.software.passes and not masked:
         return passes_of(s, "residual", s.rows * s.model.hidden)

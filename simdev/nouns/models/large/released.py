@@ -1,10 +1,9 @@
-"""Models as they were released: their sizes by name, with their sources; or from the
-``config.json`` that Hugging Face keeps beside the weights of a release.
-``simdev/files/scenario.py`` reads both.
+"""Released models: their sizes by name, with their sources; or from the ``config.json`` beside the
+weights of a release on Hugging Face. ``simdev/files/scenario.py`` reads both.
 
-The fields of such a file depend on its ``model_type``; for a field that it leaves out count the
-defaults of the library transformers (``configuration_*.py``). A type is a reader and a row of
-``TYPES``; a model is a row of ``_PUBLISHED`` or ``_RELEASED``.
+The fields of such a file depend on its ``model_type``; fields that it leaves out have the defaults
+of the library transformers (``configuration_*.py``). A type is a reader and a row of ``TYPES``; a
+model is a row of ``_PUBLISHED`` or ``_RELEASED``.
 """
 
 from __future__ import annotations
@@ -26,10 +25,10 @@ _llama = partial(
     Transformer, length=4096, gated=True, bias=False, norm="rms", dropout=False, tied=False,
     positions=False,
 )  # fmt: skip
-# Trained with fused attention from the start; the older are counted as their authors did, with all
-# pairs of tokens.
+# Trained with fused attention from the start; older models are counted as by their authors, with
+# all pairs of tokens.
 _today = partial(_llama, causal=True)
-# With latent attention, as wide in all of them.
+# Models with latent attention, of equal widths.
 _deepseek = partial(_today, kv_latent=512, rotary_width=64, head_width=192, value_width=128)
 _qwen2 = partial(_today, qkv_bias=True)
 _glm = partial(
@@ -149,7 +148,7 @@ LARGE: Mapping[str, Transformer] = {model.name: model for model in (*_PUBLISHED,
 
 
 def large_model(name: str, /, **sizes: Any) -> Transformer:
-    """A model of LARGE, with other sizes where they are given. Raises InputError."""
+    """A model of LARGE, some sizes replaced by the given ones. Raises InputError."""
     refuse(text_problems("model", name))
     if name not in LARGE:
         near = get_close_matches(name, LARGE, 3) or list(LARGE)
@@ -158,13 +157,13 @@ def large_model(name: str, /, **sizes: Any) -> Transformer:
 
 
 def resized(model: Transformer, /, **sizes: Any) -> Transformer:
-    """A model with other sizes where they are given. Raises InputError."""
+    """A model with some sizes replaced by the given ones. Raises InputError."""
     known = {field.name for field in fields(Transformer)} - {"name"}
     listed = ", ".join(sorted(known))
     unknown = (key for key in sizes if key not in known)
     refuse([f"{key}: is no size of a large model; there are {listed}" for key in unknown])
-    # What follows from the heads is worked out anew; keys of fewer heads stay as published, and so
-    # do heads whose width is not a share of the hidden size.
+    # Sizes that follow from the heads are computed again. A smaller number of key heads stays as
+    # published, and so does a head width that is not a share of the hidden size.
     follows = model.head_width * model.heads == model.hidden
     derived = {"head_width": 0} if follows and {"heads", "hidden"} & sizes.keys() else {}
     if "heads" in sizes and model.kv_heads == model.heads:
@@ -172,23 +171,23 @@ def resized(model: Transformer, /, **sizes: Any) -> Transformer:
     return replace(model, **{**derived, **sizes}) if sizes else model
 
 
-# A file tells how long a text may be, not what was trained with; longer ones are asked for.
+# A file gives the longest text, not the length in training; users may ask for longer texts.
 LENGTH = 4096
 _REQUIRED: Any = object()
 _REACHES = "sliding_attention", "full_attention"
 
 
-# A size where a problem begins with it, or tells its number.
+# The name of a size where a problem begins with it, or gives its number.
 _SIZE = re.compile(r"^\w+(?=:)|\b\w+(?= \d)")
 
 
 Read = str | tuple[str, Any]
-"""The field of a file that tells a size, with its default where it may be left out."""
+"""The field of a file that holds a size, with its default where it may be left out."""
 
 
 class _Fields:
-    """The fields of a file as they are read, with what is wrong with them; ``names`` of the fields
-    by the sizes that they tell.
+    """The fields of a file while they are read, with the problems found; ``names`` are the names of
+    the fields by the sizes that they hold.
     """
 
     def __init__(self, config: Mapping[str, Any]) -> None:
@@ -200,7 +199,7 @@ class _Fields:
         }  # fmt: skip
 
     def sizes(self, **reads: Read) -> dict[str, Any]:
-        """Sizes of the model, each from its field."""
+        """Sizes of the model, each read from its field."""
         fields = {
             size: (read, _REQUIRED) if isinstance(read, str) else read
             for size, read in reads.items()
@@ -209,7 +208,7 @@ class _Fields:
         return {size: self.count(*field) for size, field in fields.items()}
 
     def count(self, name: str, default: Any = _REQUIRED) -> Any:
-        """A whole number from 1; the default where it is not told, or null."""
+        """A whole number from 1; the default where the field is missing or null."""
         value = self.config.get(name)
         if value is None:
             if default is _REQUIRED:
@@ -221,21 +220,21 @@ class _Fields:
         return value
 
     def flag(self, name: str, default: bool = False) -> bool:
-        """True or false; the default where it is not told."""
+        """True or false; the default where the field is missing."""
         value = self.config.get(name, default)
         if not isinstance(value, bool):
             self.problems.append(f"{name}: must be true or false, got {written(value)}")
         return value is True
 
     def require(self, name: str, wanted: Any) -> None:
-        """Refuse what is not modelled; what is not told is as ``wanted``."""
+        """Record a problem unless a field is missing or has the only modelled value ``wanted``."""
         value = self.config.get(name, wanted)
         if value != wanted:
             self.problems.append(f"{name}: only {wanted!r} is modelled, got {written(value)}")
 
 
 def _common(of: _Fields, tied: bool = False) -> dict[str, Any]:
-    """The sizes that all types but GPT-2 call by the same names."""
+    """The sizes that have the same names in all types but GPT-2."""
     sizes = of.sizes(
         heads="num_attention_heads", layers="num_hidden_layers", hidden="hidden_size",
         inner="intermediate_size", vocabulary="vocab_size",
@@ -258,7 +257,7 @@ def _read_llama(of: _Fields) -> dict[str, Any]:
 
 
 def _windows(of: _Fields, layers: int, every: int = 0) -> dict[str, Any]:
-    """Sliding windows, in all layers but every so many (0: in all), or as ``layer_types`` tell."""
+    """Sliding windows, except in every ``every``-th layer (0: in all), or by ``layer_types``."""
     window, types = of.count("sliding_window", 0), of.config.get("layer_types")
     if types is None or not window:
         return {"window": window, "global_every": every if window else 0}
@@ -277,7 +276,7 @@ def _windows(of: _Fields, layers: int, every: int = 0) -> dict[str, Any]:
 def _read_deepseek(
     of: _Fields, router_bias: bool, groups: tuple[int, int] = (1, 1)
 ) -> dict[str, Any]:
-    """``groups`` of experts, all and a token's, are the defaults of ``transformers``."""
+    """The sizes of DeepSeek's files. ``groups`` of experts, all and for a token, are defaults."""
     of.require("attention_bias", False)
     of.require("moe_layer_freq", 1)
     sizes = _common(of) | of.sizes(
@@ -293,12 +292,12 @@ def _read_deepseek(
 def _routed(
     of: _Fields, router_bias: bool, groups: tuple[int, int], shared: int = 0, dense: int = 0
 ) -> dict[str, Any]:
-    """The experts, as DeepSeek's files and others of their form tell of them; ``shared`` experts
-    and ``dense`` layers are the defaults.
+    """The experts, as in DeepSeek's files and similar ones; ``shared`` experts and ``dense`` layers
+    are defaults.
     """
     sizes: dict[str, Any] = {"router_bias": router_bias}
     every, chosen = of.count("n_group", groups[0]), of.count("topk_group", groups[1])
-    # Groups of version 2 are of devices, and a copy of a token goes to each expert.
+    # In version 2 groups are of devices, and a copy of a token is sent to each expert.
     if every > 1 and router_bias:
         sizes |= {"expert_groups": every, "top_groups": chosen}
     if of.config.get("first_k_dense_replace", dense):
@@ -326,7 +325,7 @@ def _read_qwen3_next(of: _Fields) -> dict[str, Any]:
 
 
 def _read_minimax_m2(of: _Fields) -> dict[str, Any]:
-    """Its files number the kind of each layer's attention: 0 was linear in earlier models."""
+    """The sizes of MiniMax-M2: the kind of each layer's attention is a number, 0 linear."""
     sizes, kinds = _MINIMAX(of), of.config.get("attn_type_list")
     if kinds is not None and kinds != [1] * sizes["layers"]:
         of.problems.append(f"attn_type_list: only {sizes['layers']} of 1 is modelled")
@@ -334,7 +333,7 @@ def _read_minimax_m2(of: _Fields) -> dict[str, Any]:
 
 
 def _read_minimax(of: _Fields) -> dict[str, Any]:
-    """The kind of each layer's attention is told by name, in files of before by number."""
+    """The sizes of MiniMax's files, which name or number the kind of each layer's attention."""
     sizes, kinds = _MINIMAX_01(of), of.config.get("layer_types", of.config.get("attn_type_list"))
     width = sizes["head_width"] or sizes["hidden"] // sizes["heads"]
     full = [kind in (1, "full_attention") for kind in kinds] if isinstance(kinds, list) else []
@@ -361,9 +360,9 @@ def _read_gpt2(of: _Fields) -> dict[str, Any]:
 class _Reader:
     """Reads a file of one type.
 
-    ``requires`` are fields with the only values that are modelled, ``sizes`` follow from the type,
-    and ``reads`` are fields beside the common ones. ``tied``: embeddings are tied by default. Where
-    ``windows`` is n, each n-th layer has none (0: all layers have one; None: none has).
+    ``requires`` are fields with their only supported values, ``sizes`` are fixed by the type, and
+    ``reads`` are further fields. ``tied``: embeddings are tied by default. Where ``windows`` is n,
+    every n-th layer has no window (0: all layers have one; None: no layer).
     """
 
     requires: Mapping[str, Any] = FrozenDict()
@@ -381,14 +380,14 @@ class _Reader:
             sizes |= _windows(of, sizes["layers"], self.windows)
         sizes |= {**self.sizes, **of.sizes(**self.reads)}
         if "experts" in sizes and "expert_inner" not in sizes:
-            # One field tells both widths: counted once, what is wrong with it is told once.
+            # One field holds both widths, so that a problem is reported once.
             sizes["expert_inner"], of.names["expert_inner"] = sizes["inner"], of.names["inner"]
         return sizes
 
 
 def _read_gemma3(of: _Fields) -> dict[str, Any]:
     of.require("use_bidirectional_attention", False)
-    # Newer files tell ``layer_types``, and the pattern by another name if at all.
+    # Newer files have ``layer_types``, and the pattern, if at all, under another name.
     every = of.count("sliding_window_pattern", of.count("_sliding_window_pattern", 6))
     return replace(_GEMMA, windows=every, sizes={**_GEMMA.sizes, "head_norms": True})(of)
 
@@ -465,22 +464,22 @@ TEXTS: Mapping[str, Mapping[str, Any]] = {
         "sliding_window": 4096,
     },
 }  # fmt: skip
-"""Types whose files tell of a language model in ``text_config``, with the defaults of its sizes;
-what else the model has, like a vision tower, is left out.
+"""Types whose files hold the language model in ``text_config``, with the defaults of its sizes;
+other parts, like a vision tower, are left out.
 """
 _GEMMA4 = "layers have heads of two widths, embeddings of their own, and keys that are values"
 UNMODELLED = {
     "gemma4": _GEMMA4,
     "gemma4_text": _GEMMA4,
 }
-"""Why files of some released types are not read."""
+"""The reason why files of some released types are not read."""
 
 
 def from_config(config: Any) -> Transformer:
     """The model that a parsed config.json describes, over texts of LENGTH tokens or fewer.
 
-    It is called as its ``_name_or_path`` ends, or as its type. Raises InputError with every problem
-    at once.
+    Its name is the end of ``_name_or_path``, or the type. Raises InputError with every problem at
+    once.
     """
     if not isinstance(config, Mapping):
         raise InputError("must be an object (the config.json of a model)")
@@ -490,7 +489,7 @@ def from_config(config: Any) -> Transformer:
     path = "text_config." if kind in TEXTS else ""
     of = _Fields(_text_of(config, TEXTS[kind]) if path else config)
     sizes = TYPES[kind](of)
-    # A type that has another default counts a field again.
+    # A type with another default reads a field twice.
     refuse(path + problem for problem in dict.fromkeys(of.problems))
     try:
         return Transformer(_name(config, kind), **sizes)
@@ -499,7 +498,7 @@ def from_config(config: Any) -> Transformer:
 
 
 def _text_of(config: Mapping[str, Any], defaults: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The fields of ``text_config``, with defaults of what it leaves out. Raises InputError."""
+    """The fields of ``text_config``, with defaults for missing ones. Raises InputError."""
     text = config.get("text_config")
     if not isinstance(text, Mapping):
         reason = "missing" if text is None else "must be an object"
@@ -508,7 +507,7 @@ def _text_of(config: Mapping[str, Any], defaults: Mapping[str, Any]) -> Mapping[
 
 
 def _not_known(kind: Any) -> str:
-    """Why a type has no reader."""
+    """The reason why a type has no reader."""
     if kind is None:
         return "missing"
     if isinstance(kind, str) and kind in UNMODELLED:
@@ -517,7 +516,7 @@ def _not_known(kind: Any) -> str:
 
 
 def _by_file(of: _Fields, problem: str) -> str:
-    """A problem of a Transformer's sizes, told of the fields of the file."""
+    """A problem of a Transformer's sizes, in terms of the fields of the file."""
 
     def name(size: re.Match[str]) -> str:
         field = of.names.get(size[0], "")

@@ -1,6 +1,6 @@
 """The roles of the tasks of a large model's step: columns beside its task graph.
 
-``simdev/lowering/hybrid`` fills them; analyses, pictures and plans of such a step read here which
+``simdev/lowering/hybrid`` fills them; analyses, pictures and plans of such a step find here which
 tasks compute and which wait for others. A new role is a name of ``ROLES``, a queue or a rule in
 ``simdev/lowering/hybrid``, and perhaps a colour in ``simdev/report/figures/charts.py``.
 """
@@ -20,8 +20,8 @@ from ...schedules import Schedule
 from ...strategy.parallelism import Parallelism
 from .transformer import Transformer
 
-# What a task is for. The first COMPUTES compute; the others are blocked on or hidden behind them.
-# "host" are copies to and from its memory, "dispatch" is what its thread does.
+# The roles of tasks. Tasks of the first COMPUTES roles compute; others block them or are hidden
+# behind them. "host" tasks copy to and from host memory, "dispatch" tasks occupy its thread.
 ROLES = (
     "forward", "backward", "weight gradient", "recompute", "update",
     "tensor", "expert", "data", "pipeline", "host", "dispatch",
@@ -34,8 +34,8 @@ NO_LAYER = -1  # of a task that belongs to the embedding, the classifier or a wh
 
 
 class Share(NamedTuple):
-    """A kernel's share of the time of a task: seconds, the rung that told them and its expected
-    error (None: not told); its op class, and the name of what was looked up.
+    """A kernel's share of the time of a task: its seconds, the rung that answered and its expected
+    error (None: unknown), its op class, and the name that was looked up.
     """
 
     seconds: float
@@ -50,18 +50,17 @@ class LargeStep:
     """The role of each task of a large model's step, and the first device of each pipeline rank.
 
     ``role`` indexes ROLES; ``microbatch`` is -1 where a task serves them all. Every rank of the
-    pipeline runs on ``copies`` devices alike; where ``collapsed``, the task graph holds one of
-    them, ``first[rank]``, else all, of which ``first[rank]`` is one. ``why`` tells why copies could
-    not be, or were not, collapsed. ``counted`` are the tasks that all devices run together,
-    ``peak_flops`` the FLOP/s of all their datasheets together, in the precision of the model's
-    products. ``peak_dtype`` names that peak ("float8"; where datasheets differ, or have a wider
-    dtype in its place, the names of these). ``host`` is the mode of the first rank's host ("none":
-    it has none). ``rungs`` share out the computing time by the rung of the ladder that told it,
-    ``rel_err`` is the expected error of a kernel (None: not known). ``borrowed`` is a remark on
-    narrow products whose efficiency is known in other dtypes alone ("": there are none). ``device``
-    names the kinds of the devices. ``cost`` is by task the number of its duration, of which
-    ``shares`` are those of its kernels, ``tabled`` the share that tables of measured collectives
-    tell.
+    pipeline runs equally on ``copies`` devices. Where ``collapsed``, the task graph holds only the
+    device ``first[rank]``, else all of them, ``first[rank]`` included. ``why`` is the reason why
+    copies are not collapsed. ``counted`` is the number of tasks on all devices together,
+    ``peak_flops`` the sum of their datasheets' FLOP/s in the precision of the model's products.
+    ``peak_dtype`` names that peak ("float8"; where datasheets differ, or have a wider dtype in its
+    place, all their names). ``host`` is the mode of the first rank's host ("none": no host).
+    ``rungs`` is the computing time by the rung of the ladder that it comes from, ``rel_err`` the
+    expected error of a kernel (None: unknown). ``borrowed`` is a remark on narrow products whose
+    efficiency is known only in other dtypes ("": none). ``device`` names the kinds of the devices.
+    ``cost`` is the number of each task's duration; by this number, ``shares`` are the shares of its
+    kernels and ``tabled`` the share of its time from measured tables of collectives.
     """
 
     model: Transformer

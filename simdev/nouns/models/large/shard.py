@@ -5,8 +5,8 @@ activations and tp = t they are s b h (10 + 24 / t + 5 a s / (h t)) bytes, with 
 and selective recomputation s b h 34 / t (Korthikanti et al. 2022, sections 4.1 to 4.3).
 
 ``simdev/lowering/hybrid`` makes buffers of these bytes, and ``simdev/search/plan`` bounds memory by
-them. A tensor that a layer saves is counted here; the kernels that make it are in ``work``, and its
-parameters in ``transformer``.
+them. Tensors that a layer saves are counted here, its kernels in ``work``, and its parameters in
+``transformer``.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ VOCABULARY_MULTIPLE = 128  # rows of the embedding on each rank, as Megatron-LM 
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """A rank of tp (and of ep) of a model, at work on a microbatch of ``tokens``, of each sample
-    one of ``cp`` parts; of each expert here it has one of ``expert_tp`` parts.
+    """One rank's share, by tp and ep, of a model and a microbatch: ``tokens`` of it (each of the
+    ``cp`` parts has a part of every sample), and one of ``expert_tp`` parts of each of its experts.
 
-    ``rows`` are the tokens that the rank has where a tensor is not split by tp: all of them, or a
-    share of the sequence; ``overlaps``: what is gathered and scattered along it goes on beside
-    products. ``wide``: its products are in bfloat16 whatever the model's precision.
+    ``rows`` are its tokens of a tensor that tp does not split: all, or a share of the sequence.
+    ``overlaps``: gathers and scatters along it overlap products. ``wide``: products are in
+    bfloat16.
     """
 
     model: Transformer
@@ -58,8 +58,8 @@ class Shard:
 
     @property
     def expert_tokens(self) -> int:
-        """Tokens whose copies the experts here get, in the mean: those of the devices that have
-        the other parts of the same experts, too.
+        """The mean number of tokens sent to the experts here; tokens of the devices that have the
+        other parts of the same experts count, too.
         """
         return self.tokens * self.expert_tp // self.tp
 
@@ -67,35 +67,35 @@ class Shard:
     def vocabulary(self) -> int:
         """Rows of the embedding here, padding included."""
         unit = VOCABULARY_MULTIPLE * self.tp
-        # Rounded up over all ranks together, so that each has as many rows.
+        # Rounded up over all ranks together, so that all have equally many rows.
         return -(-self.model.vocabulary // unit) * VOCABULARY_MULTIPLE
 
     @property
     def format(self) -> Format:
-        """How what the layer's products read is stored."""
+        """The format of the operands of the layer's products."""
         return FORMATS[PRECISIONS[0] if self.wide else self.model.precision]
 
     @property
     def software(self) -> Software:
-        """How the software runs the layer's kernels."""
+        """The software that runs the layer's kernels."""
         return self.setting.software
 
     def gathers_narrow(self, is_gradient: bool = False) -> bool:
-        """Whether a split sequence, or the gradient of one, is made narrow before it is gathered
-        (Transformer Engine, ``gather_along_first_dim`` with a quantizer; torchao's
+        """Whether a split sequence, or the gradient of one, is cast to the narrow format before it
+        is gathered (Transformer Engine, ``gather_along_first_dim`` with a quantizer; torchao's
         ``PrepareFloat8ModuleInput``, which leaves gradients as they are).
         """
         is_split = self.is_narrow and self.rows < self.tokens
         return is_split and not (is_gradient and self.software.scales_apart)
 
     def reads_gathered(self, is_gradient: bool = False) -> bool:
-        """Whether a product reads a split sequence, or the gradient of one, as it was gathered."""
+        """Whether a product reads a split sequence, or its gradient, in the gathered format."""
         return not self.is_narrow or self.gathers_narrow(is_gradient)
 
     def joined_bytes(self, size: int, is_gradient: bool = False) -> int:
-        """Bytes to gather of a split sequence of so many bytes in 16 bits, or of its gradient.
+        """Bytes gathered of a split sequence of ``size`` bytes in 16 bits, or of its gradient.
 
-        A gradient is read along rows and along columns: with scales of blocks both are gathered.
+        A gradient is read along rows and along columns: with scales by block both are gathered.
         """
         if not self.gathers_narrow(is_gradient):
             return size
@@ -103,16 +103,16 @@ class Shard:
 
     @property
     def is_narrow(self) -> bool:
-        """Whether the layer's products read numbers of a byte or less."""
+        """Whether the operands of the layer's products have a byte or less."""
         return self.model.is_narrow and not self.wide
 
     @property
     def saves_narrow(self) -> bool:
-        """Whether what attention puts out, and what activations read, is saved in fewer bytes."""
+        """Whether attention's output and activations' inputs are saved in the precision."""
         return self.is_narrow and self.model.narrow_saved
 
     def size_of(self, count: int) -> int:
-        """Bytes of so many numbers as the layer's products read them, scales included."""
+        """Bytes of ``count`` numbers as operands of the layer's products, scales included."""
         return ceil(count * self.format.bits / 8)
 
     @property
@@ -132,12 +132,12 @@ class Shard:
 
     @property
     def context(self) -> int:
-        """Width of what attention puts out here."""
+        """Width of the output of attention here."""
         return self.model.heads * self.model.value_head // self.tp
 
     def pairs(self, layer: int) -> int:
-        """Pairs of tokens that fused attention computes here, by head: an equal part, for each
-        device has an early and a late piece of a text (Llama 3, section 3.3.2).
+        """Pairs of tokens that fused attention computes here, for each head: an equal part on each
+        device, which has an early and a late piece of each text (Llama 3, section 3.3.2).
         """
         return self.samples * self.model.pairs(layer) // self.cp
 
@@ -148,7 +148,7 @@ class Shard:
 
     @property
     def context_bytes(self) -> int:
-        """Keys and values of all tokens of the samples, of which a part is made here."""
+        """Bytes of all keys and values of the samples, other devices' parts included."""
         return 2 * self.tokens * self.cp * (self.keys + self.values)
 
     @property
@@ -158,7 +158,7 @@ class Shard:
 
     @property
     def rows_bytes(self) -> int:
-        """Bytes of a tensor (rows, hidden): what one rank of the pipeline sends to the next."""
+        """Bytes of a tensor (rows, hidden), which one rank of the pipeline sends to the next."""
         return 2 * self.rows * self.model.hidden
 
     @property
@@ -173,7 +173,7 @@ class Shard:
 
     @property
     def linear_values(self) -> int:
-        """Width of its values here."""
+        """Width of the values of linear attention here."""
         return self.model.linear_heads * self.model.linear_width // self.tp
 
     @property
@@ -183,18 +183,18 @@ class Shard:
 
     @property
     def gathered_bytes(self) -> int:
-        """Bytes gathered of a split sequence before attention: tokens, or their latents, and the
-        tokens beside them where queries are made of tokens.
+        """Bytes gathered of a split sequence before attention: of the tokens or their latents, and
+        of both where queries are made directly from tokens.
         """
         m = self.model
         width = m.latents + m.hidden * (not m.query_latent) if m.kv_latent else m.hidden
         return 2 * self.tokens * width
 
     def exchanged_bytes(self, nodes: int = 1) -> tuple[int, int]:
-        """Bytes of tokens that the busiest of the devices which share the experts, on so many
-        nodes, gets and sends back.
+        """Bytes of tokens that the busiest device of those that share the experts, on ``nodes``
+        nodes, receives and sends back.
 
-        A token that goes to each node once is passed on there beside it (DeepSeek-V3, 3.2.2).
+        A token that is sent to each node once is passed on inside the node (DeepSeek-V3, 3.2.2).
         """
         m = self.model
         copies = Fraction(m.top_k)
@@ -207,8 +207,8 @@ class Shard:
         return self.busiest(back // 2 if m.narrow_dispatch else back), self.busiest(back)
 
     def _reached(self, places: int) -> Fraction:
-        """To how many of so many places, which have equally many experts, a token goes in the mean
-        where all choices of experts are equally likely.
+        """The mean number of places, out of ``places`` with equally many experts, that a token is
+        sent to, where all choices of experts are equally likely.
         """
         m = self.model
         missed = Fraction(1)
@@ -218,34 +218,34 @@ class Shard:
 
     @property
     def gathered_expert_bytes(self) -> int:
-        """Bytes of the tokens that all parts of the busiest experts get."""
+        """Bytes of the tokens sent to all parts of the busiest experts."""
         m = self.model
         return self.busiest(2 * self.expert_tokens * m.top_k * m.hidden)
 
     def busiest(self, mean: int) -> int:
         """The share of the busiest of the devices that share the experts, from the mean share.
 
-        It gets at most every token of all of them, once for each of its experts (ours).
+        It is at most every token of all of them, once for each of its experts (ours).
         """
         m = self.model
         most = Fraction(self.ep * min(m.top_k, m.experts // self.ep), m.top_k)
         return ceil(mean * min(Fraction(str(m.skew)), most))
 
     def layer_parameters(self, layer: int) -> tuple[int, int]:
-        """Parameters of a layer here: the ones that all replicas have, and the experts'."""
+        """Parameters of a layer here: of the part common to all replicas, and of experts."""
         of = self.model.layer_parameters(layer)
         experts = of.experts // (self.expert_tp * self.ep) + of.beside // self.ep
         return of.split // self.tp + of.whole, experts
 
     @property
     def embedding_parameters(self) -> int:
-        """Parameters of the tokens' table here, and of the positions."""
+        """Parameters here of the embedding and of learnt positions."""
         return self.model.hidden * (self.vocabulary + self.model.length * self.model.positions)
 
     @property
     def classifier_parameters(self) -> int:
-        """Parameters of the classifier's table here (the embedding again where it is tied), and of
-        the last norm.
+        """Parameters here of the classifier (the embedding again where it is tied), and of the last
+        norm.
         """
         return self.model.hidden * self.vocabulary + self.model.norm_parameters()
 
@@ -258,7 +258,7 @@ def shard_of(model: Transformer, parallelism: Parallelism) -> Shard:
     refuse([*_problems(model, parallelism), *_per_op_problems(model, parallelism)])
     p, tokens = parallelism, parallelism.microbatch * model.length // parallelism.cp
     rows = tokens // p.tp if p.sequence_parallel else tokens
-    # Gathered, and their gradients; or of each a part at work and one on its way (ours).
+    # Gathered, and their gradients; or of each a part in use and one on its way (ours).
     kept = {"all_gather": 2 * p.cp, "ring": 4}[p.context] if p.cp > 1 else 1
     degrees = p.tp, p.ep, p.expert_tp
     settings = uses_flash(model, p), p.recompute, p.gradient_bytes
@@ -270,14 +270,14 @@ def shard_of(model: Transformer, parallelism: Parallelism) -> Shard:
 
 
 def uses_flash(model: Transformer, parallelism: Parallelism) -> bool:
-    """Whether attention is one op: as told, else as when the model was published."""
+    """Whether attention is one op: ``Parallelism.flash``, else as in the model's year."""
     return model.flash if parallelism.flash is None else parallelism.flash
 
 
 def modules_again(model: Transformer, parallelism: Parallelism) -> frozenset[str]:
-    """The modules that selective recomputation makes again.
+    """The modules that selective recomputation computes again.
 
-    Fused attention makes its scores again in any case, and keeps none.
+    Fused attention always computes its scores again, and keeps none.
     """
     p = parallelism
     chosen = frozenset(p.recompute_modules if p.recompute == "selective" else ())
@@ -285,7 +285,7 @@ def modules_again(model: Transformer, parallelism: Parallelism) -> frozenset[str
 
 
 def buckets_of(shard: Shard, parallelism: Parallelism, layer: int) -> int:
-    """How many buckets ZeRO 2 and 3 make of a layer that replicas share."""
+    """The number of buckets that ZeRO 2 and 3 make of a layer that replicas share."""
     if parallelism.zero < 2:
         return 1
     if gathers_by_weight(shard.model, parallelism):
@@ -296,19 +296,19 @@ def buckets_of(shard: Shard, parallelism: Parallelism, layer: int) -> int:
 
 
 def gathers_by_weight(model: Transformer, parallelism: Parallelism) -> bool:
-    """Whether replicas send each weight, and its gradient, by itself."""
+    """Whether each weight, and its gradient, is sent between replicas by itself."""
     return parallelism.zero == 3 and SOFTWARE[model.runs_on].by_weight
 
 
 def sums_late(shard: Shard, parallelism: Parallelism) -> bool:
-    """Whether groups of replicas that reduce by bucket sum their shares with the last microbatch
-    alone (Megatron-FSDP, ``outer_fsdp_group_grad_reduce``), not with each, as FSDP2 does.
+    """Whether groups of replicas that reduce by bucket sum their shares only with the last
+    microbatch (Megatron-FSDP, ``outer_fsdp_group_grad_reduce``), not with each, like FSDP2.
     """
     return parallelism.zero >= 2 and parallelism.dp_replicate > 1 and not shard.software.fsdp
 
 
 def all_buckets(shard: Shard, parallelism: Parallelism) -> int:
-    """How many buckets ZeRO 2 and 3 make of all layers that replicas share."""
+    """The number of buckets that ZeRO 2 and 3 make of all layers that replicas share."""
     kinds = {shard.model.kind_of(layer): layer for layer in range(shard.model.layers)}
     each = {kind: buckets_of(shard, parallelism, layer) for kind, layer in kinds.items()}
     return sum(each[shard.model.kind_of(layer)] for layer in range(shard.model.layers))
@@ -317,7 +317,7 @@ def all_buckets(shard: Shard, parallelism: Parallelism) -> int:
 def _problems(model: Transformer, p: Parallelism) -> Iterator[str]:
     divided = {"heads": True, "kv_heads": model.kv_heads != model.heads, "inner": True}
     divided |= dict.fromkeys(("linear_heads", "linear_key_heads"), model.linear_heads > 0)
-    # Of experts with a grid of their own tp divides the shared ones alone.
+    # Where experts have their own grid, tp divides only the shared experts.
     has_experts = (model.shared_experts if p.is_folded else model.experts) > 0
     divided |= {"expert_inner": has_experts, "length": p.sequence_parallel}
     sizes = {name: getattr(model, name) for name, counts in divided.items() if counts}
@@ -359,11 +359,11 @@ def _per_op_problems(model: Transformer, p: Parallelism) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True)
 class Footprint:
-    """Bytes of one layer and microbatch.
+    """Bytes in memory of one layer and microbatch.
 
-    ``saved`` lives from the forward to the end of the backward, ``entry`` is the part of it that is
-    the layer's input; ``again`` from recomputation to the end of the backward; ``workspace`` while
-    the backward runs. All that is saved is offloaded, the input with it (Transformer Engine,
+    ``saved`` lives from the forward to the end of the backward; its part ``entry`` is the layer's
+    input. ``again`` lives from recomputation to the end of the backward, ``workspace`` during the
+    backward. Offloading moves everything saved, the input included (Transformer Engine,
     ``mark_activation_offload``).
     """
 
@@ -374,7 +374,7 @@ class Footprint:
 
 
 def footprint(s: Shard, layer: int, is_again: bool = True) -> Footprint:
-    """The footprint of one layer under its ``recompute``; ``is_again``: "full" makes it again."""
+    """The footprint of one layer under its ``recompute``; ``is_again``: "full" recomputes it."""
     s = s.of_layer(layer)
     saved = whole = _saved(s, layer)
     if s.recompute == "full" and is_again:
@@ -385,7 +385,7 @@ def footprint(s: Shard, layer: int, is_again: bool = True) -> Footprint:
 
 
 def _saved(s: Shard, layer: int) -> int:
-    """Bytes that a layer saves; tensors that selective recomputation makes again count nothing."""
+    """Bytes that a layer saves, without tensors that selective recomputation computes again."""
     if "per_op" in s.again:
         return _saved_per_op(s)
     if s.model.is_linear(layer):
@@ -396,8 +396,8 @@ def _saved(s: Shard, layer: int) -> int:
 
 
 def _saved_per_op(s: Shard) -> int:
-    """The layer's input, what attention puts out, and every second product, in 16 bits whatever
-    the precision; what tp scatters is kept, too.
+    """Bytes of the layer's input, the output of attention, and every second product, in 16 bits in
+    any precision; the results of tp's scatters are kept, too.
     """
     m = s.model
     into, up = [s.queries, s.keys, s.values], [m.inner // s.tp] * (m.matrices - 1)
@@ -405,7 +405,7 @@ def _saved_per_op(s: Shard) -> int:
         into, up = [sum(into)], [sum(up)]
     products = [*into, m.hidden, *up, m.hidden]
     kept = sum(products[::2])
-    # The last product is no input of any gradient.
+    # No gradient reads the output of the last product.
     kept -= m.hidden * (len(products) % 2 and not s.software.keeps_outputs)
     scattered = 2 * s.rows_bytes * (s.rows < s.tokens)
     return s.rows_bytes + 2 * s.tokens * (s.context + kept) + _core(s) + scattered
@@ -416,52 +416,52 @@ def _mask(s: Shard) -> int:
 
 
 def _inputs(s: Shard, size: int) -> int:
-    """Inputs of a part's norms, and of its first products, these of so many bytes."""
+    """Bytes of the inputs of a part's norms, and of its first products (``size`` bytes each)."""
     norms = 2 if s.model.post_norms else 1
     return norms * s.rows_bytes + size * ("layernorm" not in s.again) + _mask(s)
 
 
 def _attention(s: Shard) -> int:
-    """Inputs; queries, keys, values; what the projection reads; the mask; what more is normed."""
+    """Bytes of the inputs; queries, keys, values; projection's input; mask; inputs of norms."""
     m, output = s.model, s.tokens * s.context
     kept = _inputs(s, s.size_of(s.rows * m.hidden))
     kept += output + output // 2 if s.saves_narrow else 2 * output
     if not (m.kv_latent and "mla_up_proj" in s.again):
         kept += 2 * s.tokens * (s.queries + s.keys + s.values)
-    # Attention keeps its output, the projection what it makes of it.
+    # Attention keeps its output, the projection its own form of it.
     if s.is_narrow and not s.saves_narrow:
         kept += s.size_of(output)
     if m.head_norms or m.joint_norms:
         kept += 2 * s.tokens * (s.queries + s.keys)
     if m.attention_gate:  # and, where attention's output is not cast, the product of both
         kept += 2 * output * (1 if s.is_narrow else 2)
-    # Latents before their norm and after it: what tells the position is in the keys.
+    # Latents before and after their norm; the part that holds the position is in the keys.
     latents = s.rows * (m.query_latent + m.kv_latent)
     return kept + 2 * latents + s.size_of(latents)
 
 
 def _linear_attention(s: Shard) -> int:
-    """Inputs; what the convolution reads; queries and keys for each head of values, normed, values,
-    gate, and what the rule and the projection read and put out; scores within chunks, decay and
-    strength (flash-linear-attention, ``ChunkGatedDeltaRuleFunction``; recalled).
+    """Bytes of the inputs; the convolution's input; queries and keys for each head of values,
+    normed; values; gate; inputs and outputs of the rule and the projection; scores within chunks,
+    decay and strength (flash-linear-attention, ``ChunkGatedDeltaRuleFunction``; recalled).
     """
     m, keys, values = s.model, s.linear_keys, s.linear_values
     numbers = 2 * keys + 6 * values + m.linear_heads // s.tp * (CHUNK + 2)
-    if m.is_lightning:  # before SiLU and after it; what the rule and its norm put out; the gate
+    if m.is_lightning:  # before and after SiLU; outputs of the rule and its norm; the gate
         numbers = 9 * values
     kept = _inputs(s, s.size_of(s.rows * m.hidden)) + 2 * s.tokens * numbers
     return kept + s.size_of(s.tokens * values)
 
 
 def _further(s: Shard) -> int:
-    """Bytes saved to predict a further token: the embedding that is normed, both norms joined, and
-    the classifier's.
+    """Bytes saved to predict a further token: the normed embedding, both norms joined, and the
+    classifier's.
     """
     return s.rows_bytes + s.size_of(2 * s.rows * s.model.hidden) + classifier_saved(s)
 
 
 def _core(s: Shard) -> int:
-    """Scores after the softmax (and dropped out, with the mask); fused, a number a row of them."""
+    """Bytes of the scores after softmax (and dropout, with its mask); fused: one number a row."""
     if s.flash:
         return 4 * s.model.heads // s.tp * s.tokens
     if "core_attn" in s.again:
@@ -470,7 +470,7 @@ def _core(s: Shard) -> int:
 
 
 def _second(s: Shard, layer: int) -> int:
-    """Input of norm and of the products, what the activation reads and produces, the mask."""
+    """Bytes of the inputs of norm and products, the activation's input and output, and the mask."""
     m = s.model
     if not m.is_moe(layer):
         between = _between(s, s.tokens * m.inner // s.tp, "mlp_act")
@@ -480,11 +480,11 @@ def _second(s: Shard, layer: int) -> int:
     if "moe" in s.again:
         return kept
     kept += 4 * s.rows * m.experts  # the router's probabilities
-    # Sorted tokens before the experts, as they are sent: a share of them on each tp rank. Those
-    # after need not be kept: an expert's activation is weighed (Megatron-core, ``TEGroupedMLP``).
+    # Tokens sorted for the experts, as they are sent: a share on each tp rank. Sorted outputs need
+    # not be kept: an expert's activation is weighed (Megatron-core, ``TEGroupedMLP``).
     kept += s.size_of(s.busiest(s.rows * m.top_k) * m.hidden)
     if m.shared_experts:
-        # Made narrow beside the router's.
+        # Narrow copies, beside the router's input.
         kept += s.size_of(s.rows * m.hidden) if s.is_narrow else 0
         if "shared_experts" not in s.again:
             shared = m.expert_inner // s.tp * m.shared_experts
@@ -493,18 +493,18 @@ def _second(s: Shard, layer: int) -> int:
 
 
 def _between(s: Shard, count: int, activation: str) -> int:
-    """Bytes of what an activation of so many numbers reads, and puts out for the second product."""
+    """Bytes of an activation's input (``count`` numbers), and of its output for the product."""
     read = count * (s.model.matrices - 1)
     kept = s.size_of(read) if s.saves_narrow else 2 * read
     return kept + s.size_of(count) * (activation not in s.again)
 
 
 def _workspace(s: Shard, layer: int) -> int:
-    """The most that the backward has at once.
+    """The most bytes that the backward needs at once.
 
-    Gradients of what the activation read and produced, or those of fused attention, and two of
-    (tokens, hidden): with sequence parallelism the whole sequence is gathered once more for the
-    gradient of the weights.
+    Gradients of the activation's input and output, or of fused attention, and two tensors (tokens,
+    hidden): with sequence parallelism the whole sequence is gathered again for the gradient of the
+    weights.
     """
     m = s.model
     inner, parts = m.inner * s.tokens, s.tp
@@ -512,7 +512,7 @@ def _workspace(s: Shard, layer: int) -> int:
         inner, parts = m.expert_inner * s.busiest(s.expert_tokens * m.top_k), s.expert_tp
     second = 2 * inner // parts * m.matrices
     if m.is_linear(layer):
-        # What is made again, the states and theirs among it, and gradients of queries, keys, ...
+        # Recomputed tensors with the states, the gradients of states, of queries, keys, ...
         states = 0 if m.is_lightning else 2 * s.linear_states
         first = 2 * (8 * s.tokens * s.linear_values + states)
     else:
@@ -522,36 +522,36 @@ def _workspace(s: Shard, layer: int) -> int:
 
 
 def _attention_workspace(s: Shard) -> int:
-    """Gradients of queries, keys, values and output, and the sums of the first in float32
-    (FlashAttention-2, algorithm 2); keys and values of other parts of the samples.
+    """Bytes of the gradients of queries, keys, values and output, with float32 sums for queries
+    (FlashAttention-2, algorithm 2), and of keys and values of other parts of the samples.
     """
     others = s.context_kept * (s.keys + s.values)
     return 2 * s.tokens * (s.queries + others + s.context) + 4 * s.tokens * s.queries
 
 
 def classifier_saved(s: Shard) -> int:
-    """Inputs of the last norm and of the classifier, and the loss's probabilities in float32, which
-    become its gradient in place (Megatron-core, ``cross_entropy.py``); fused, scores of 16 bits.
+    """Bytes of the inputs of last norm and classifier, and of the loss's float32 probabilities,
+    which its gradient replaces (Megatron-core, ``cross_entropy.py``); fused: 16-bit scores.
     """
     return 2 * s.rows_bytes + s.software.score_bytes * s.tokens * s.vocabulary
 
 
 def classifier_kept(s: Shard) -> int:
-    """Bytes that a split backward of the classifier leaves for the gradient of its weights: its
+    """Bytes that a split backward of the classifier keeps for the gradient of its weights: its
     input, and the gradient of its output.
     """
     return s.rows_bytes + 2 * s.tokens * s.vocabulary
 
 
 def classifier_workspace(s: Shard) -> int:
-    """The logits, or their gradient, in 16 bits, beside float32 ones."""
+    """Bytes of the logits, or their gradient, in 16 bits, beside the float32 ones."""
     return s.software.loss_bytes[s.tp > 1] * s.tokens * s.vocabulary
 
 
 def stand_in_parameters(s: Shard, layers: Iterable[int]) -> int:
     """Parameters of the dummy gradients, in 16 bits, one for each shape of a layer's weights.
 
-    Products add the true gradients to their sums; autograd is handed the dummies, which are kept
+    Products add the true gradients to their sums, and autograd gets the dummies, which are kept
     (Transformer Engine from 2.3 on, ``get_dummy_wgrad``).
     """
     kinds = {s.model.kind_of(layer): layer for layer in layers}
@@ -560,19 +560,19 @@ def stand_in_parameters(s: Shard, layers: Iterable[int]) -> int:
 
 
 def narrow_weights(s: Shard, layers: Iterable[int]) -> int:
-    """Weights here of the layers' products that are narrow; NO_LAYER has none."""
+    """Weights here of the narrow products of these layers; NO_LAYER has none."""
     narrow = (layer for layer in layers if not s.model.is_wide(layer))
     shapes = (shape for layer in narrow for shape in _weight_shapes(s, layer))
     return sum(rows * columns for rows, columns in shapes)
 
 
 def narrow_copies(s: Shard, layers: Iterable[int]) -> int:
-    """Bytes of narrow weights that live throughout beside two bytes a weight."""
+    """Bytes of narrow copies of weights that live throughout, beside two bytes for each weight."""
     return ceil(narrow_weights(s, layers) * s.format.kept / 8)
 
 
 def _weight_shapes(s: Shard, layer: int) -> Iterator[tuple[int, int]]:
-    """(input, output) of each of a layer's products but the router's."""
+    """(input, output) of each of a layer's products except for the router's."""
     m, h = s.model, s.model.hidden
     yield s.linear_values if m.is_linear(layer) else s.context, h
     yield from [(2 * h, h // s.tp)] * m.is_mtp(layer)
@@ -596,5 +596,5 @@ def _weight_shapes(s: Shard, layer: int) -> Iterator[tuple[int, int]]:
 
 
 def embedding_saved(s: Shard) -> int:
-    """The mask of its dropout, and the tokens themselves."""
+    """Bytes of the mask of the embedding's dropout, and of the tokens."""
     return _mask(s) + 8 * s.tokens

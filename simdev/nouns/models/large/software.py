@@ -1,17 +1,17 @@
-"""The software that runs the layers of a large model: which passes over memory it fuses, how it
-sends tokens to their experts, and which part of a step it replays as CUDA graphs.
+"""The software that runs the layers of a large model: the passes over memory that it fuses, its way
+to send tokens to experts, and the part of a step that it replays as CUDA graphs.
 
-``transformer`` names the software of a model. ``work`` counts the kernels of a layer and the
-launches of its host by it, ``shard`` the bytes of sent tokens, ``simdev/lowering/hybrid`` their
-times. A new software is a row of SOFTWARE, a new way to send tokens one of DISPATCHERS.
+``transformer`` names the software of a model. By these, ``work`` counts the kernels of a layer and
+the launches of its host, ``shard`` the bytes of sent tokens, and ``simdev/lowering/hybrid`` their
+times. A new software is a row of SOFTWARE, a new way to send tokens a row of DISPATCHERS.
 
 - "megatron": Megatron-core with NVIDIA's Transformer Engine. Scale, mask and softmax, bias and
   activation, bias, dropout and addition are one kernel each (``megatron/core/fusions``).
 - "megatron-bridge": Megatron-core as NVIDIA's recipes for measured runs set it (Megatron-Bridge,
   ``perf_recipes``).
 - "torchtitan": PyTorch eager, as of torchtitan in autumn 2024 (``models/llama/model.py``,
-  ``models/norms.py``, ``parallelize_llama.py``, ``train.py``): FSDP2, each op a kernel of its own.
-- "torchtitan-compiled": the same with ``torch.compile`` of each block. Inductor fuses what lies
+  ``models/norms.py``, ``parallelize_llama.py``, ``train.py``): FSDP2, each op a separate kernel.
+- "torchtitan-compiled": the same with ``torch.compile`` of each block. Inductor fuses the ops
   between products, but has no complex numbers (rotary) and was not used for the loss.
 - "deepspeed-0.3": the kernels of "megatron" with ZeRO 3 as DeepSpeed had it in 2021, before a
   later release gathered several weights into one tensor (``runtime/zero/partition_parameters.py``,
@@ -40,35 +40,36 @@ class Passes(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Software:
-    """How a software runs the kernels of a layer.
+    """The properties of a software that change the kernels of a layer.
 
-    - ``passes``: by operation what its kernels move; those left out are counted in ``work``.
-    - ``plain``: as a module of PyTorch is written. Queries, keys, values, gate and value are
-      products of their own; keys and values are repeated for the heads that share them; what tp
-      gathers and scatters along the sequence is put in order by a pass, for NCCL joins the ranks'
-      parts along the first dimension. Gradients are freed and not set to zero, and recomputation
-      stops before the last product of a layer, which no backward reads (``torch.utils.checkpoint``,
-      ``early_stop``; compiled it is dead code).
+    - ``passes``: the bytes moved by the kernels of an operation; for other operations ``work``
+      counts them.
+    - ``plain``: layers run as a plain module of PyTorch. Queries, keys, values, gate and value are
+      separate products; keys and values are repeated for the heads that share them; a pass puts
+      parts that tp gathers or scatters along the sequence in order, since NCCL joins the ranks'
+      parts along the first dimension. Gradients are freed instead of set to zero, and recomputation
+      stops before the last product of a layer, whose output no backward reads
+      (``torch.utils.checkpoint``, ``early_stop``; compiled it is dead code).
     - ``attention``: the shares of the peak FLOP/s that fused attention reaches, forward and
-      backward (None: those of the device).
+      backward (None: the device's shares).
     - ``fsdp``: FSDP2 copies parameters out of the buffer in which they were gathered, and gradients
       into the float32 buffer from which they are reduced; float8 weights are gathered as such; the
-      parameters of embedding and classifier, which are those of the root, stay gathered until
-      their backward is over.
-    - ``scales_apart``: float8 with a scale for a tensor as it is now (torchao). One pass looks for
-      the largest element, one makes the rows narrow and one the columns; a split sequence is made
-      narrow before it is gathered. Weights are turned for the gradient of the input
-      (``torch._scaled_mm`` sums along rows alone).
+      parameters of embedding and classifier, which belong to the root, stay gathered until the end
+      of their backward.
+    - ``scales_apart``: float8 with the current scale of a tensor (torchao). One pass finds the
+      largest element, one casts the rows and one the columns; a split sequence is cast before it is
+      gathered. Weights are transposed for the gradient of the input (``torch._scaled_mm`` sums
+      along rows alone).
     - ``keeps_outputs``: recomputation "per_op" keeps a layer's last product, too.
-    - ``loss_bytes``: of workspace for each score, by tp 1 and above, beside the ``score_bytes`` of
-      the number that is saved.
-    - ``sums_beside``: of a split sequence the gradient of a product's input is summed beside the
-      gradient of its weights (``Parallelism.tensor_overlap``).
-    - ``by_weight``: with ZeRO 3 every weight is gathered, and its gradient reduced, by a collective
-      of its own, of a list of all ranks' parts that the host copies one by one.
-    - ``dispatcher`` and ``graphs`` are what it uses where a strategy does not tell them
-      (``Parallelism.token_dispatcher``, ``cuda_graphs``). ``is_counted``: what its host launches
-      for layers with experts holds the device up.
+    - ``loss_bytes``: bytes of workspace for each score, with tp 1 and with more, beside its saved
+      ``score_bytes``.
+    - ``sums_beside``: with a split sequence, the sum of the gradient of a product's input overlaps
+      the gradient of its weights (``Parallelism.tensor_overlap``).
+    - ``by_weight``: with ZeRO 3 every weight is gathered, and its gradient reduced, by a separate
+      collective on a list of all ranks' parts, which the host copies one by one.
+    - ``dispatcher`` and ``graphs`` are the defaults of ``Parallelism.token_dispatcher`` and
+      ``Parallelism.cuda_graphs``. ``is_counted``: the device waits for the host's launches of
+      layers with experts.
     """
 
     passes: Mapping[str, Passes] = FrozenDict()
@@ -86,14 +87,14 @@ class Software:
     sums_beside: bool = True
 
 
-# In the order in which PyTorch runs them; bfloat16 is 2 bytes, float32 4.
+# In PyTorch's order of kernels; bfloat16 has 2 bytes, float32 4.
 _LOSS = Passes(
     # To float32; log_softmax: largest, sum, output, three reads of a row that no cache holds.
     (2 + 3 * 4, 4 + 4),
-    # nll: zeros; log_softmax: the gradient's sum, then output from both; to bfloat16.
+    # nll: zeros; log_softmax: the gradient's sum, then the output from both; to bfloat16.
     (4 + 8 + 4, 4 + 4 + 2),
 )
-# To float32, times complex numbers (which a cache holds), to bfloat16: both ways alike.
+# To float32, times complex numbers (which a cache holds), to bfloat16; the same in the backward.
 _ROTARY = Passes((2 + 4 + 4, 4 + 4 + 2), (2 + 4 + 4, 4 + 4 + 2))
 _EAGER = {
     "norm": Passes(
@@ -111,7 +112,7 @@ _EAGER = {
     "gradients": Passes((0, 0), (4, 2)),
     "loss": _LOSS,
     # Norm and clipping of the gradient; AdamW op by op over all parameters (``foreach``): decay,
-    # both moments in two ops each but the first, root, bias, epsilon, quotient.
+    # two ops for each moment except for the first, root, bias, epsilon, quotient.
     "update": Passes((4 + 4 + 4 + 8 + 4 + 8 + 4 + 4 + 4 + 12, 9 * 4), (0, 0)),
 }
 _COMPILED = _EAGER | {
@@ -122,21 +123,21 @@ _COMPILED = _EAGER | {
     "gradients": Passes((0, 0), (2, 0)),
 }
 
-# FlashAttention-2, PyTorch's default on H100 then, causal, heads of 128, 8,192 tokens: forward 333
-# of 989 TFLOP/s (FlashAttention-3, arXiv 2407.08608, figure 5), backward 288 (the one figure of a
-# causal one known: Dao-AILab/flash-attention, pull request 1791, which has 284 forward).
+# FlashAttention-2, then PyTorch's default on H100, causal, heads of 128, 8,192 tokens: forward 333
+# of 989 TFLOP/s (FlashAttention-3, arXiv 2407.08608, figure 5), backward 288 (the only known figure
+# of a causal backward: Dao-AILab/flash-attention, pull request 1791, which has 284 forward).
 _FLASH_2 = 0.337, 0.291
-# Float32 scores beside those that log_softmax puts out: forward its input, in bfloat16 too;
-# backward the gradients of output and input. With scores split by tp (``loss_parallel``)
-# difference, exponential and output are tensors each, beside both inputs.
+# Float32 scores beside the outputs of log_softmax: forward its input, in bfloat16 too; backward the
+# gradients of output and input. With scores split by tp (``loss_parallel``) difference, exponential
+# and output are separate tensors, beside both inputs.
 _LOSS_BYTES = 8, 14
-# The scores are read once, and in the backward their gradient takes their place (Transformer
-# Engine, ``triton/cross_entropy.py``).
+# The scores are read once, and in the backward their gradient replaces them (Transformer Engine,
+# ``triton/cross_entropy.py``).
 _FUSED_LOSS = Passes((2, 0), (2, 2))
 
 SOFTWARE: Final[Mapping[str, Software]] = {
     "megatron": Software(),
-    # As Korthikanti et al. tell of it (section 4.2.2): what is gathered again overlaps, no sum.
+    # By Korthikanti et al. (section 4.2.2) the second gather overlaps, no sum does.
     "megatron-2022": Software(sums_beside=False),
     "megatron-bridge": Software(
         {"loss": _FUSED_LOSS},
@@ -146,7 +147,7 @@ SOFTWARE: Final[Mapping[str, Software]] = {
         graphs="partial",
         is_counted=True,
     ),
-    # Inductor finds no product before the sum of several gradients, which is scattered.
+    # Inductor finds no product before the sum of several gradients that is scattered.
     "torchtitan": Software(
         _EAGER, True, _FLASH_2, True, True, True, _LOSS_BYTES, sums_beside=False
     ),
@@ -161,14 +162,14 @@ OLDER_SOFTWARE: Final = "megatron-2022"
 
 @dataclass(frozen=True, slots=True)
 class Dispatcher:
-    """How tokens get to their experts and back.
+    """A way to send tokens to their experts and back.
 
-    ``once``: a token goes once to each device that has some of its experts, and once over the
-    network to each node; else once for each expert, sorted by expert before it is sent. ``rate``
-    is the share of the bandwidth between two devices of a node that it reaches (None: it takes as
-    long as an all_to_all), ``wide_rate`` that over more than MEASURED_RANKS of them. ``overhead``
-    seconds pass beside each way where a host launches it. ``needs`` is the dtype that came with the
-    first GPUs of NVIDIA on which it runs ("": it runs on all devices).
+    ``once``: a token is sent once to each device that has some of its experts, and once over the
+    network to each node; else once for each expert, sorted by expert before it is sent. ``rate`` is
+    the share of the bandwidth between two devices of a node that is reached (None: the time of an
+    all_to_all), ``wide_rate`` the share over more than MEASURED_RANKS of them. Each way takes
+    ``overhead`` seconds more where a host launches it. ``needs`` is the dtype that came with
+    NVIDIA's first GPUs that can run it ("": runs on all devices).
     """
 
     once: bool = False
@@ -178,20 +179,20 @@ class Dispatcher:
     needs: str = ""
 
     def rate_over(self, ranks: int) -> Fraction | None:
-        """The share of the bandwidth between two devices that is reached over so many of a node."""
+        """The reached share of the bandwidth between two devices, over ``ranks`` of a node."""
         return self.wide_rate if self.wide_rate and ranks > MEASURED_RANKS else self.rate
 
 
 MEASURED_RANKS: Final = 8  # the most over which an all_to_all of NCCL was measured in one node
 DISPATCHERS: Final[Mapping[str, Dispatcher]] = {
-    # NCCL's all_to_all. Over 32 of a rack it moved about as much as DeepEP then, 400 GB/s there and
-    # 190 back: a run got no faster by the latter (Megatron-LM,
+    # NCCL's all_to_all. Over 32 ranks of a rack it moved about as much as DeepEP then, 400 GB/s
+    # there and 190 back: DeepEP did not make a run faster (Megatron-LM,
     # docs/discussions/deepseek-v3-gb200-optimization, section 2.2.1): 258 of 770 GB/s.
     "alltoall": Dispatcher(wide_rate=Fraction(335, 1000)),
     # DeepEP, docs/README_Hybrid-EP.md, "Performance Results" (MIT): on B200 and GB200 the kernels
     # alone move 543 to 750 GB/s over 8 to 36 ranks, 644 in the mean, of 770 between two devices;
-    # calls from PyTorch take 0.15 to 0.2 ms more than the kernel.
-    # It copies by TMA, which Hopper has first.
+    # calls from PyTorch take 0.15 to 0.2 ms more than the kernel. It copies by TMA, first in
+    # Hopper.
     "hybridep": Dispatcher(True, Fraction(84, 100), Fraction(17, 100_000), needs="float8"),
     # The same page: DeepEP with 24 multiprocessors, over 8 to 16 ranks, by calls from PyTorch
     # 339 to 513 GB/s, 440 in the mean. It needs Ampere at least (docs/legacy.md, "Requirements").
@@ -209,18 +210,18 @@ class Setting:
 
     @property
     def holds_up(self) -> bool:
-        """Whether hosts of layers with experts hold their devices up."""
+        """Whether devices wait for the hosts of layers with experts."""
         return self.software.is_counted and self.graphs != "full"
 
 
 def setting_of(software: str, parallelism: Parallelism) -> Setting:
-    """The setting of a strategy, else of the software that runs it."""
+    """The setting that a strategy gives, else the software's default."""
     dispatcher = DISPATCHERS[dispatcher_of(software, parallelism)]
     return Setting(SOFTWARE[software], dispatcher, graphs_of(software, parallelism))
 
 
 def dispatcher_of(software: str, parallelism: Parallelism) -> str:
-    """The name of what sends tokens to experts."""
+    """The name of the dispatcher of tokens to experts."""
     return parallelism.token_dispatcher or SOFTWARE[software].dispatcher
 
 

@@ -1,8 +1,8 @@
 """Transformer: the sizes of a large language model, which determine work, memory and parameters.
 
 The modules beside it and ``simdev/lowering/hybrid`` read it. A field that changes a layer counts in
-three places: parameters and FLOPs here, bytes in ``shard``, kernels in ``work``; the config.json of
-a release tells it by ``released``.
+three places: parameters and FLOPs here, bytes in ``shard``, kernels in ``work``; ``released`` reads
+it from the config.json of a release.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ recalled).
 """
 BLOCK = 256
 """Tokens of a block of lightning attention (MiniMax-01, ``block_size``)."""
-# Past every published model, and small enough that no product of sizes leaves 63 bits.
+# Larger than every published model, and small enough that no product of sizes exceeds 63 bits.
 MOST, MOST_LAYERS = 2**24, 2**14
 
 
 class LayerParameters(NamedTuple):
-    """Parameters of one layer: ``split`` ones are cut by tp, ``whole`` ones are on every rank of
-    tp; of its experts likewise (``experts``, ``beside``).
+    """Parameters of one layer: ``split`` by tp, and ``whole`` on every rank of tp; for its experts
+    in the same way ``experts`` and ``beside``.
     """
 
     split: int
@@ -53,8 +53,8 @@ class LayerParameters(NamedTuple):
 
 
 class Kind(NamedTuple):
-    """The kind of a layer: whether it has experts, its reach, whether it is wide, whether it
-    predicts further tokens, and whether its attention is linear.
+    """The kind of a layer: whether it has experts, its reach, whether its products are wide
+    (bfloat16), whether it predicts further tokens, and whether its attention is linear.
     """
 
     is_moe: bool
@@ -68,56 +68,58 @@ class Kind(NamedTuple):
 class Transformer:
     """A decoder of ``layers`` equal layers over texts of ``length`` tokens. Raises InputError.
 
-    ``heads`` of ``head_width`` (0: hidden / heads), ``kv_heads`` of keys and values (0: as many).
+    ``heads`` of ``head_width`` (0: hidden / heads), ``kv_heads`` of keys and values (0: ``heads``).
     The feed-forward part is ``inner`` wide, ``gated`` (SwiGLU: three matrices) or not (two).
-    ``experts`` > 0: all layers but the first ``dense_layers`` send each token to ``top_k`` of so
-    many experts of ``expert_inner``, beside ``shared_experts`` of that width which every token
-    meets. ``tied``: the classifier is the embedding; ``positions``: they are learnt.
+    ``experts`` > 0: all layers except the first ``dense_layers`` send each token to ``top_k`` of
+    this number of experts of width ``expert_inner``, and every token to ``shared_experts`` of the
+    same width. ``tied``: the classifier is the embedding; ``positions``: positions are learnt.
 
     - ``kv_latent`` > 0 is multi-head latent attention (DeepSeek-V2, section 2.1): keys and values
-      are made of so many numbers a token, queries of ``query_latent`` (0: of the token itself).
-      ``rotary_width`` of each head's ``head_width`` tell the position, in the keys once for all
-      heads; values are ``value_width`` wide (0: as keys, with and without latents).
+      are made from this number of latents for each token, queries from ``query_latent`` (0: from
+      the token itself). ``rotary_width`` of each head's ``head_width`` hold the position, in the
+      keys once for all heads; values are ``value_width`` wide (0: as keys, with and without
+      latents).
     - ``head_norms``: each head's query and key is normed; ``joint_norms``: the queries of all heads
-      are as one, and so are the keys (MiniMax-M2); ``post_norms``: what both parts of a layer put
-      out is normed, too; ``sinks``: every softmax has one number more a head.
-    - ``bias``: of all products; ``qkv_bias``: of queries, keys and values; ``router_bias``: of the
+      are normed together, and so are the keys (MiniMax-M2); ``post_norms``: the outputs of both
+      parts of a layer are normed, too; ``sinks``: every softmax has one more number for each head.
+    - ``bias``: all products have one; ``qkv_bias``: queries, keys and values; ``router_bias``: the
       choice of experts.
-    - ``window`` > 0: a token attends to so many before it; every ``global_every``-th layer (0:
-      none) to all. ``causal``: fused attention skips the pairs that are masked; else it computes
-      all.
-    - ``precision`` of the layers' products, all but the router's (DeepSeek-V3, section 3.3):
+    - ``window`` > 0: a token attends to this number of tokens before it; in every
+      ``global_every``-th layer (0: none) to all. ``causal``: fused attention skips masked pairs;
+      else it computes all pairs.
+    - ``precision`` of the layers' products, except for the router's (DeepSeek-V3, section 3.3):
       "float8" computes them from operands of a byte, "mxfp8" and "nvfp4" from operands of 8 and 4
-      bits with a scale for each 32 and each 16 (``precision``). The first ``wide_first``
-      and the last ``wide_last`` layers stay in bfloat16 (arXiv 2509.25149, section 4).
-    - ``skew``: the busiest device of those that share the experts gets so many times the tokens of
-      the mean; all wait for it.
+      bits with a scale for each 32 and each 16 (``precision``). The first ``wide_first`` and the
+      last ``wide_last`` layers stay in bfloat16 (arXiv 2509.25149, section 4).
+    - ``skew``: the busiest device of those that share the experts gets this many times the mean
+      number of tokens; all others wait for it.
 
-    - ``expert_groups`` > 0: the experts of a token are of ``top_groups`` of so many equal groups in
-      a row, and on other nodes it goes to each of these once, from where it is passed on
-      (DeepSeek-V3, sections 2.1.2 and 3.2.2). ``narrow_dispatch``: to their experts tokens, and the
-      gradients of what these put out, are sent as numbers of a byte (section 3.3.3).
-      ``narrow_saved``: what activations read is saved in the precision too, in float8 as numbers
-      of a byte, and what attention puts out once, as numbers of 12 bits (there).
+    - ``expert_groups`` > 0: the experts of a token belong to ``top_groups`` of this number of
+      equal, consecutive groups, and a token is sent to each other node once and passed on there
+      (DeepSeek-V3, sections 2.1.2 and 3.2.2). ``narrow_dispatch``: tokens, and the gradients of
+      experts' outputs, are sent to experts as numbers of a byte (section 3.3.3). ``narrow_saved``:
+      the inputs of activations are saved in the precision, too (in float8 as numbers of a byte),
+      and the output of attention once, as numbers of 12 bits (there).
 
-    - ``mtp`` of the layers, the last ones, predict further tokens (DeepSeek-V3, section 2.2;
-      Megatron-core, ``multi_token_prediction.py``): each joins what the layer before it put out
-      with the embedding of the next token, both normed, by a product, and ends in the classifier,
-      whose table and the embedding's it shares.
+    - The last ``mtp`` layers predict further tokens (DeepSeek-V3, section 2.2; Megatron-core,
+      ``multi_token_prediction.py``): each joins the output of the layer before it with the
+      embedding of the next token, both normed, by a product, and ends in the classifier. It shares
+      the tables of embedding and classifier.
 
-    - ``linear_heads`` > 0: all layers but every ``full_every``-th have gated DeltaNet, a linear
-      attention (Yang et al. 2024, arXiv 2412.06464), over chunks of CHUNK tokens: so many heads of
-      values, ``linear_key_heads`` of queries and keys, each ``linear_width`` wide, behind a
-      convolution over ``conv_kernel`` tokens. Without one it is lightning attention (MiniMax-01,
-      arXiv 2501.08313, section 2.2), whose heads decay by rates of their own, over blocks of BLOCK.
-    - ``attention_gate``: what the other layers' attention puts out is weighed by a gate as wide;
-      ``shared_gate``: what the shared experts put out, by a number a token.
+    - ``linear_heads`` > 0: all layers except every ``full_every``-th have gated DeltaNet, a linear
+      attention (Yang et al. 2024, arXiv 2412.06464), over chunks of CHUNK tokens: this number of
+      heads of values, ``linear_key_heads`` of queries and keys, each ``linear_width`` wide, after a
+      convolution over ``conv_kernel`` tokens. Without a convolution it is lightning attention
+      (MiniMax-01, arXiv 2501.08313, section 2.2), whose heads have separate rates of decay, over
+      blocks of BLOCK.
+    - ``attention_gate``: the output of the other layers' attention is multiplied by a gate of its
+      width; ``shared_gate``: the output of the shared experts, by one number for each token.
 
     - ``software`` runs the layers' kernels (a name of ``software.SOFTWARE``; "": ``runs_on``).
 
-    ``year`` of its publication (0: not told) says whether it was trained with fused attention.
-    ``host_time`` is what a host needs to dispatch a layer's "forward" and "backward" (with what is
-    made again) for a microbatch, and the step's "update", in seconds.
+    ``year`` of its publication (0: unknown) decides whether it was trained with fused attention.
+    ``host_time`` is the time in seconds that a host needs to dispatch a layer's "forward" and
+    "backward" (recomputation included) for a microbatch, and the step's "update".
     """
 
     name: str
@@ -174,14 +176,14 @@ class Transformer:
     software: str = ""
 
     def __post_init__(self) -> None:
-        # Filled in only from sound numbers; the others are reported below.
+        # Defaults are filled in only from valid numbers; invalid ones are reported below.
         if is_count(self.heads) and self.heads and is_count(self.hidden):
             object.__setattr__(self, "kv_heads", self.kv_heads or self.heads)
             if not self.head_width and self.hidden % self.heads == 0:
                 object.__setattr__(self, "head_width", self.hidden // self.heads)
         seconds, problems = _host_seconds(self.host_time)
         object.__setattr__(self, "host_time", FrozenDict(seconds))
-        # Sizes are compared with each other only where each by itself is sound.
+        # Sizes are compared with each other only where each is valid by itself.
         refuse([*self._field_problems(), *problems])
         refuse(self._size_problems())
 
@@ -189,7 +191,7 @@ class Transformer:
         yield from name_problems("name", self.name)
         for field in fields(self):
             name, value = field.name, getattr(self, field.name)
-            # Of what may be left out 0 says so; heads of keys and values were filled in.
+            # Sizes that may be left out may be 0; heads of keys and values were filled in.
             least = int(field.default is MISSING or name == "kv_heads")
             most = MOST_LAYERS if name == "layers" else MOST
             if field.type == "int":
@@ -283,7 +285,7 @@ class Transformer:
         return layer >= self.layers - self.mtp
 
     def reach(self, layer: int) -> int:
-        """To how many tokens a token of a layer attends at most."""
+        """The largest number of tokens that a token of a layer attends to."""
         is_global = self.global_every > 0 and (layer + 1) % self.global_every == 0
         return min(self.window, self.length) if self.window and not is_global else self.length
 
@@ -298,9 +300,9 @@ class Transformer:
         return Kind(*first, self.is_linear(layer))
 
     def pairs(self, layer: int) -> int:
-        """Pairs of tokens of one sample that count, by head: all within reach. Where attention is
-        ``causal`` masked pairs do not count, as if tokens were infinitely many (half of all, as
-        FlashAttention counts).
+        """The pairs of tokens of one sample that count for each head: all within reach. Where
+        attention is ``causal``, masked pairs do not count, approximated as for infinitely many
+        tokens (half of all, as FlashAttention counts).
         """
         reach = self.reach(layer)
         return reach * (2 * self.length - reach) // 2 if self.causal else self.length * reach
@@ -309,13 +311,14 @@ class Transformer:
     def flash(self) -> bool:
         """Whether attention was one op when the model was published.
 
-        FlashAttention is of May 2022 (Dao et al.) and in Megatron-LM since the beginning of 2023.
+        FlashAttention was published in May 2022 (Dao et al.) and is in Megatron-LM since early
+        2023.
         """
         return not 0 < self.year < FLASH_YEAR
 
     @property
     def runs_on(self) -> str:
-        """The software that runs the layers: as told, else as when the model was published. Narrow
+        """The software that runs the layers: ``software``, else the usual one of the year. Narrow
         products need the Transformer Engine, which is younger than OLDER_SOFTWARE.
         """
         is_older = not self.flash and not self.is_narrow
@@ -343,16 +346,17 @@ class Transformer:
 
     @property
     def linear_into(self) -> int:
-        """Width of what linear attention makes of a token: beside queries, keys and values a gate
-        as wide as these, and of each head decay and strength (lightning attention: neither).
+        """Width of all that linear attention computes from a token: queries, keys and values, a
+        gate as wide as the values, and for each head decay and strength (lightning attention:
+        neither).
         """
         beside = self.linear_width + 2 * (not self.is_lightning)
         return self.mixed_width + self.linear_heads * beside
 
     @property
     def _rule_weights(self) -> int:
-        """Multiply-adds of the delta rule for a token: of five products within a chunk and three
-        with the state, as ``work`` has their kernels; of lightning attention two and two.
+        """Multiply-adds of the delta rule for a token: five products within a chunk and three with
+        the state, as in the kernels of ``work``; lightning attention has two and two.
         """
         width = self.linear_width
         if self.is_lightning:
@@ -361,12 +365,12 @@ class Transformer:
 
     @property
     def latents(self) -> int:
-        """Numbers a token from which queries (0: made of the token itself) and keys are made."""
+        """Latents for each token of queries (0: made from the token itself) and of keys."""
         return self.query_latent + self.kv_latent + self.rotary_width
 
     @property
     def is_narrow(self) -> bool:
-        """Whether the layers' products read numbers of a byte or less."""
+        """Whether the operands of the layers' products have a byte or less."""
         return self.precision != PRECISIONS[0]
 
     @property
@@ -385,8 +389,8 @@ class Transformer:
         return layers + rows * self.hidden + self.norm_parameters()
 
     def active_parameters(self) -> int:
-        """Parameters that a token meets: ``top_k`` of the experts, and no tables that are looked
-        up, as DeepSeek-V3 and GPT-OSS count (README_WEIGHTS.md; model card, table 1).
+        """Parameters that a token uses: ``top_k`` of the experts, and no tables that are looked up,
+        as DeepSeek-V3 and GPT-OSS count (README_WEIGHTS.md; model card, table 1).
         """
         looked_up = self.vocabulary * (not self.tied) + self.length * self.positions
         idle = sum(
@@ -419,7 +423,7 @@ class Transformer:
         if self.is_linear(layer) and self.is_lightning:
             return split, whole + self.norm_parameters(self.linear_heads * self.linear_width)
         if self.is_linear(layer):
-            # Of the convolution; decay and its bias; the norm of each head.
+            # Parameters of the convolution, of decay and its bias, and of the norm of each head.
             split += self.conv_kernel * self.mixed_width + 2 * self.linear_heads
             return split, whole + self.norm_parameters(self.linear_width)
         if self.bias or self.qkv_bias:
@@ -434,7 +438,7 @@ class Transformer:
         return split, whole
 
     def _attention_weights(self, layer: int) -> tuple[int, int]:
-        """Weights of attention's products: those that tp splits, and the way down to latents."""
+        """Weights of attention's products: split by tp, and of the product to the latents."""
         h, context = self.hidden, self.heads * self.value_head
         if self.is_linear(layer):
             return h * (self.linear_into + self.linear_heads * self.linear_width), 0
@@ -446,8 +450,7 @@ class Transformer:
         return queries + self.kv_latent * keys + context * h, h * self.latents
 
     def flops(self, samples: int) -> int:
-        """FLOPs of a step's products over so many samples, forward and backward, nothing made
-        twice.
+        """FLOPs of a step's products over ``samples``, forward and backward, without recomputation.
 
         A multiply-add counts two, attention over ``pairs`` of tokens (Narayanan et al. 2021,
         section 5.1).
@@ -464,7 +467,7 @@ class Transformer:
         whole: Collection[int] | None = None,
     ) -> int:
         """FLOPs that recomputation ("none", "selective" of ``modules``, "full") adds to a step;
-        full recomputation of the ``whole`` layers (None: of all).
+        "full" recomputes the layers ``whole`` (None: all).
         """
         layers = range(self.layers)
         if recompute == "full":
@@ -477,10 +480,11 @@ class Transformer:
         return 2 * tokens * products + core
 
     def _weights_again(self, layer: int, modules: Collection[str]) -> int:
-        """Weights of a layer's products that a token meets once more, by ``modules`` made again."""
+        """Weights of a layer's products that a token uses again for recomputed ``modules``."""
         used, matrices = 0, self.matrices * self.hidden
         if "per_op" in modules:
-            # The projection; of products of their own keys, and the second into the activation.
+            # The projection; where products are separate, also keys and the activation's second
+            # input.
             apart = (self.kv_width + self.inner * self.gated) * SOFTWARE[self.runs_on].plain
             used += self.hidden * (self.attention_width + apart)
         if "mla_up_proj" in modules and self.kv_latent:
@@ -496,7 +500,7 @@ class Transformer:
         return used
 
     def _core_flops(self, samples: int, layer: int) -> int:
-        """Scores, and the values that they weigh."""
+        """FLOPs of the scores, and of the values weighed by them."""
         if self.is_linear(layer):
             return 0
         return 2 * samples * self.pairs(layer) * self.heads * (self.head_width + self.value_head)
@@ -513,7 +517,7 @@ class Transformer:
 
 
 def _host_seconds(given: Any) -> tuple[dict[str, Fraction], list[str]]:
-    """Times of hosts by phase in seconds, and what is wrong with them."""
+    """Hosts' times by phase in seconds, and the problems with them."""
     if not isinstance(given, Mapping):
         return {}, [f"host_time: must be an object of times by phase, got {written(given)}"]
     seconds: dict[str, Fraction] = {}

@@ -1,18 +1,18 @@
 """The work of a layer's shard: products, attention and passes over memory, as loads of the
-roofline, each with the op of profiles that it is like. ``simdev/lowering/hybrid`` puts the blocks
-in order and asks the ladder of costs for their times.
+roofline, each with a similar op of profiles. ``simdev/lowering/hybrid`` puts the blocks in order
+and gets their times from the ladder of costs.
 
-Bytes are counted of kernels as frameworks fuse them: scale, mask and softmax; bias, dropout and
+Bytes are counted for kernels as frameworks fuse them: scale, mask and softmax; bias, dropout and
 addition; bias and GELU; SwiGLU; and the addition of a weight's gradient to the sum in its product
 (Megatron-LM, ``megatron/core/fusions``). Fused attention counts ``Transformer.pairs`` of tokens,
-else all.
+other attention all pairs.
 
-A product takes as long as the measured one: the addition of a gradient to its sum hides behind its
-arithmetic. A fused pass over memory takes as long as the plain op that is like it, by the bytes
-that both move. Measured attention is causal.
+A product takes the time of the measured product: its arithmetic hides the addition of a gradient to
+its sum. A fused pass over memory takes the time of a similar plain op in proportion to their bytes.
+Measured attention is causal.
 
-The bytes that these kernels leave in memory are counted in ``shard``, the FLOPs of a whole step
-once more, in closed form, in ``Transformer.flops``.
+The bytes that these kernels leave in memory are counted in ``shard``. ``Transformer.flops`` counts
+the FLOPs of a whole step again, in closed form.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def _core(s: Shard, number: int) -> Block:
 def _fused(s: Shard, number: int, read: int, written: int) -> Block:
     """Attention as one op, like cuDNN's as PyTorch runs it: causal, with the keys of all heads.
 
-    The backward makes the scores again: five products for the forward's two.
+    The backward computes the scores again: five products for the forward's two.
     """
     m, heads = s.model, s.model.heads // s.tp
     rows = [s.samples, heads, m.length]
@@ -68,7 +68,7 @@ def _fused(s: Shard, number: int, read: int, written: int) -> Block:
     attrs = {"is_causal": True, "max_q": m.length, "max_k": m.length}
     others = [(row, "float32"), scalar, scalar]
     twice = Like(f"{kind}_backward", operands, made, BACKWARD, attrs, others=others)
-    # Where tokens attend to few no measured op is like it: those are causal.
+    # With a limited reach no measured op is similar: measured attention is causal.
     likes = (once, twice) if m.reach(number) == m.length else (None, None)
     pair, part = 2 * s.pairs(number) * heads, 1 / s.cp  # an equal part of the pairs
     ahead = pair * (m.head_width + m.value_head)
@@ -83,7 +83,7 @@ def _fused(s: Shard, number: int, read: int, written: int) -> Block:
 
 
 def _all_scores(s: Shard, q: int, k: int, v: int, o: int) -> Block:
-    """Attention with all its scores, from the bytes of queries, keys, values and output."""
+    """Attention that keeps all its scores, from the bytes of queries, keys, values and output."""
     m, e, stack = s.model, s.scores, [s.model.heads // s.tp * s.samples, s.model.length]
     rows, wide, value = [*stack, m.length], [*stack, m.head_width], [*stack, m.value_head]
     scores, weighed = 2 * e * m.head_width, 2 * e * m.value_head
@@ -107,9 +107,9 @@ def _all_scores(s: Shard, q: int, k: int, v: int, o: int) -> Block:
 
 
 def _into(s: Shard) -> Block:
-    """Queries, keys and values of the tokens, by way of latents where there are such.
+    """Queries, keys and values of the tokens, by way of latents where the model has them.
 
-    The way down is the same on all ranks of tp, each for its share of a split sequence
+    The product to the latents is on all ranks of tp, each for its share of a split sequence
     (Megatron-LM, ``multi_latent_attention.py``).
     """
     m, h = s.model, s.model.hidden
@@ -126,8 +126,8 @@ def _into(s: Shard) -> Block:
 
 
 def _rotary(s: Shard) -> Block:
-    """Rotation of queries and keys; with latents of the part that holds the position, which is put
-    beside the rest of each key.
+    """Rotation of queries and keys; with latents only of the part that holds the position, which is
+    then concatenated to each key.
     """
     m = s.model
     queries = m.heads // s.tp * m.rotary_width if m.kv_latent else s.queries
@@ -140,7 +140,7 @@ def _rotary(s: Shard) -> Block:
 
 
 def _repeated_keys(s: Shard) -> Block:
-    """Keys and values written once for each head that shares them, and the sums of gradients."""
+    """Keys and values copied for each head that shares them, and the sums of their gradients."""
     m, few = s.model, 2 * s.tokens * (s.keys + s.values)
     if m.kv_heads == m.heads:
         return Block((), ())
@@ -152,9 +152,10 @@ def _repeated_keys(s: Shard) -> Block:
 
 
 def _in_order(s: Shard, is_gathered: bool = False) -> Block:
-    """What tp gathers before a part of a layer (``is_gathered``) or scatters after it, put in order
-    along the sequence. Beside products the parts come in order from memory that ranks share, and
-    each adds up what it was sent (PyTorch, ``_symmetric_memory``; recalled).
+    """The pass that puts parts which tp gathers before a part of a layer (``is_gathered``) or
+    scatters after it in order along the sequence. With overlap the parts arrive in order in memory
+    that ranks share, and each rank adds up the parts sent to it (PyTorch, ``_symmetric_memory``;
+    recalled).
     """
     if not s.software.plain or s.rows == s.tokens:
         return Block((), ())
@@ -188,7 +189,7 @@ def _attention(s: Shard, number: int) -> Block:
 
 
 def _gate(count: int) -> Block:
-    """So many numbers weighed by the sigmoid of as many."""
+    """``count`` numbers multiplied by the sigmoid of as many others."""
     return Block(
         kernel_of("gate", "elementwise", 4 * count, 2 * count),
         kernel_of("gate dx", "elementwise", 6 * count, 4 * count),
@@ -198,7 +199,7 @@ def _gate(count: int) -> Block:
 def _lightning(s: Shard) -> Block:
     """Lightning attention: a product with SiLU, the sums over blocks, a norm over all heads (its
     sums over the ranks of tp are left out, ours), a gate, and the projection (transformers,
-    ``MiniMaxLightningAttention``). The sums are a kernel forward and two backward, which keep the
+    ``MiniMaxLightningAttention``). The sums are one kernel forward and two backward, which keep the
     states on chip (Qin et al. 2024, arXiv 2401.04658, algorithms 1 and 2).
     """
     m, tokens, values = s.model, s.tokens, s.tokens * s.linear_values
@@ -293,9 +294,10 @@ def _activation(s: Shard, tokens: int, inner: int) -> Block:
 
 
 def _mlp(s: Shard, tokens: int, inner: int, activation: str = "mlp_act") -> Block:
-    """Two products with an activation between them; a gated one makes gate and value in one.
+    """Two products with an activation between them; with a gate the first makes gate and value
+    together.
 
-    ``activation`` names it among what is made again.
+    ``activation`` is the name of the activation among the recomputed modules.
     """
     h = s.model.hidden
     first = linears(s, "up", tokens, h, [inner] * (s.model.matrices - 1))
@@ -304,24 +306,24 @@ def _mlp(s: Shard, tokens: int, inner: int, activation: str = "mlp_act") -> Bloc
 
 
 def _experts(s: Shard) -> Block:
-    """Router, the experts that live here on their share of the tokens, even or the busiest
-    device's, and the shared ones.
+    """Router, the experts on this device with their share of the tokens (even, or the busiest
+    device's), and the shared experts.
 
     Tokens are sorted by expert before and after.
     """
     m, inner = s.model, s.model.expert_inner // s.expert_tp
     whole = replace(s, rows=s.tokens)  # their tokens are gathered in 16 bits
     size = 2 * s.busiest(s.rows * m.top_k) * m.hidden
-    # Before they are sent, too, where each copy of a token is sent by itself.
+    # Each copy of a token that is sent separately is also sorted before it is sent.
     is_sent_sorted = s.ep > 1 and not s.setting.dispatcher.once
     sort = kernel_of("sort", "data_movement", size, size) * (4 if is_sent_sorted else 2)
-    # Each of the ep ranks sends tokens x top_k rows; those who live here get equally many.
+    # Each of the ep ranks sends tokens x top_k rows, and the experts here get the same number.
     tokens = -(-s.busiest(s.expert_tokens * m.top_k) * s.ep // m.experts)
-    # With a number for the shared ones, where they have a gate.
+    # One more output where the shared experts have a gate.
     block = product_of(s, "router", s.rows, m.hidden, m.experts + m.shared_gate)
     block += Block(sort, sort) + _launched(s)
     expert = _mlp(whole, tokens, inner, "moe_act")
-    # A product each, for grouped kernels take as long where every expert has many tokens.
+    # One product for each expert: grouped kernels take as long where every expert has many tokens.
     block += expert.times(m.experts // s.ep)
     if m.bias:
         block += _expert_bias(s, s.busiest(s.expert_tokens * m.top_k) * m.hidden)
@@ -333,8 +335,8 @@ def _experts(s: Shard) -> Block:
 
 
 def _expert_bias(s: Shard, count: int) -> Block:
-    """The second bias of experts, weighed by the router's float32 probability of each token: an op
-    each for product, sum, concatenation and rounding, and for their gradients (Megatron-Core,
+    """The second bias of experts, times the router's float32 probability of each token: separate
+    ops for product, sum, concatenation and rounding, and for their gradients (Megatron-Core,
     ``TEGroupedMLP._apply_bias``).
     """
     forward = kernel_of("expert bias", "elementwise", 14 * count, 14 * count)
@@ -342,18 +344,18 @@ def _expert_bias(s: Shard, count: int) -> Block:
 
 
 # Launches of a layer with experts, forward and backward, as counted in Megatron-Core and the
-# Transformer Engine (ours; the router and what goes before the sending of tokens launch 31 kernels
-# where they are fused, deepseek-v3-gb200-optimization.md, section 2.1.4).
+# Transformer Engine (ours; fused, the router and the steps before tokens are sent launch 31
+# kernels, deepseek-v3-gb200-optimization.md, section 2.1.4).
 OTHER_LAUNCHES = 56, 80
 ROUTED_LAUNCHES = 20, 30
 EXPERT_LAUNCHES = 4, 8
 
 
 def _launched(s: Shard) -> Block:
-    """The launches of the host of a layer with experts for which the device waits.
+    """The host's launches of a layer with experts for which the device waits.
 
-    The host asks the device how many tokens each expert gets before it can launch them, so it does
-    not run ahead (``deepseek-v3-gb200-optimization.md``, section 3.1).
+    The host needs the number of tokens of each expert from the device before it can launch the
+    experts, so it cannot run ahead (``deepseek-v3-gb200-optimization.md``, section 3.1).
     """
     setting = s.setting
     if not setting.holds_up:
@@ -381,15 +383,15 @@ def layer(s: Shard, number: int) -> Block:
 
 
 def _joined(s: Shard) -> Block:
-    """The embedding of the next token beside what the layer before put out, both normed, by a
-    product; its collectives among the ranks of tp are left out (ours).
+    """The embedding of the next token joined with the output of the previous layer, both normed, by
+    a product; its collectives among the ranks of tp are left out (ours).
     """
     h = s.model.hidden
     return embedding(s) + norm(s).times(2) + linear(s, "join", s.tokens, 2 * h, h // s.tp)
 
 
 def _per_op(forward: Loads) -> Loads:
-    """The loads made again where attention and every second product, the first too, are kept."""
+    """The loads recomputed where attention and every second product from the first are kept."""
     some, products = list[Kernel](), 0
     for load in _all_but_the_last(forward):
         products += load.op_class == "gemm"
@@ -399,27 +401,27 @@ def _per_op(forward: Loads) -> Loads:
 
 
 def _all_but_the_last(forward: Loads) -> Loads:
-    """The forward of a layer up to its last product, which alone reads nothing for a backward."""
+    """The forward of a layer without its last product, which alone reads nothing for a backward."""
     products = (place for place, load in enumerate(forward) if load.op_class == "gemm")
     return forward[: max(products)]
 
 
 def whole_again(s: Shard, block: Block) -> Loads:
-    """The loads of a layer's forward that full recomputation makes again."""
+    """The loads of a layer's forward that full recomputation repeats."""
     return _all_but_the_last(block.forward) if stops_early(s) else block.forward
 
 
 def stops_early(s: Shard) -> bool:
-    """Whether what is made again of a layer ends before its last product: not where a norm or a
-    gate behind that reads its output for a backward.
+    """Whether recomputation of a layer ends before its last product; not where a norm or gate after
+    this product reads its output in the backward.
     """
     return s.software.plain and not (s.model.post_norms or s.model.shared_gate)
 
 
 def copied(s: Shard, gathered: int, reduced: int) -> Loads:
-    """FSDP2's copies of parameters out of the buffer that they were gathered in, so many bytes, and
-    of so many gradients into the float32 one from which they are reduced (``foreach_all_gather``,
-    ``foreach_reduce``).
+    """FSDP2's copies: of parameters (``gathered`` bytes) out of the buffer that they were gathered
+    in, and of gradients (``reduced`` bytes) into the float32 buffer from which they are reduced
+    (``foreach_all_gather``, ``foreach_reduce``).
     """
     if not s.software.fsdp:
         return ()
@@ -429,7 +431,7 @@ def copied(s: Shard, gathered: int, reduced: int) -> Loads:
 
 
 def embedding(s: Shard) -> Block:
-    """The tokens' rows, and dropout."""
+    """The look-up of the tokens' rows, and dropout."""
     x, mask = s.words_bytes, s.rows_bytes // 2 if s.model.dropout else 0
     weight = kernel_of("embedding dw", "embedding", x + mask, s.gradient_bytes * x // 2)
     return Block(kernel_of("embedding", "embedding", x, x + mask), (), weight)
@@ -457,9 +459,9 @@ def update(
 ) -> Loads:
     """The optimizer's step over ``updated`` of the ``parameters`` whose gradients lie here.
 
-    It reads the gradient twice (its norm first) and reads and writes the state and writes the
-    parameter; the sums of all gradients are set to zero. Of ``layers`` all weights here are made
-    narrow once more, where that counts.
+    It reads the gradient twice (first for its norm), reads and writes the state, and writes the
+    parameter; the sums of all gradients are set to zero. All weights of ``layers`` are cast again,
+    where casts count.
     """
     g = s.gradient_bytes
     if "update" in s.software.passes:

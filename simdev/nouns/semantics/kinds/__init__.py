@@ -1,10 +1,10 @@
 """The kinds of ops that simdev knows, a family a module; importing a module registers its kinds.
 
-Here is what describers share: axes of a shape, broadcast reads, attributes given once a dimension,
-and the attributes of a shard.
+Describers share the helpers here: axes of a shape, broadcast reads, attributes with one value for
+each dimension, and the attributes of a shard.
 
-A new kind goes into the family that it belongs to, with an example in ``tests/op_examples.py``.
-Where models shall train through it, ``simdev/nouns/models/ops.py`` has its verb and its gradient.
+A new kind is registered in its family, with an example in ``tests/op_examples.py``. Kinds used by
+models also need a verb and a gradient in ``simdev/nouns/models/ops.py``.
 """
 
 from __future__ import annotations
@@ -33,29 +33,29 @@ from ..registry import register
 _CACHED = 4096
 
 Local = Callable[[Mapping[str, Any], Box], Mapping[str, Any]]
-"""From the attributes of an op and the box of a shard to the attributes of the op it runs."""
+"""A function from the attributes of an op and the box of a shard to the attributes of the shard."""
 
 
 def register_each(names: str, describe: Describer, *settings: Any, **named: Any) -> None:
-    """Registers kinds, names parted by blanks, that differ in nothing but their names."""
+    """Register several kinds that differ only in their names; ``names`` are separated by blanks."""
     for name in names.split():
         register(name, describe, *settings, **named)
 
 
 def numbered(shape: Shape, whole: Sequence[int] = ()) -> tuple[Axis, ...]:
-    """Axes d0, d1, ... of a shape; those at the positions ``whole`` cannot be split."""
+    """The axes d0, d1, ... of a shape; axes at the positions ``whole`` cannot be split."""
     return _numbered(shape, tuple(whole))
 
 
-# Equal axes are one object: a graph has thousands of ops of few shapes, and describing an op is
-# mostly the making of its axes.
+# Equal axes are one object: a graph has thousands of ops of few shapes, and most of the time to
+# describe an op goes into its axes.
 @lru_cache(_CACHED)
 def _numbered(shape: Shape, whole: tuple[int, ...]) -> tuple[Axis, ...]:
     return tuple(Axis(f"d{i}", extent, i not in whole) for i, extent in enumerate(shape))
 
 
 def broadcast(shape: Shape, axes: Sequence[Axis]) -> tuple[Entry, ...]:
-    """How a tensor of this shape is read at a point of the axes: aligned at the end, an extent of 1
+    """The index of a broadcast tensor at a point of the axes: aligned at the end, extents of 1
     repeated.
 
     Raises ValueError where the shape does not fit.
@@ -72,7 +72,7 @@ def broadcast(shape: Shape, axes: Sequence[Axis]) -> tuple[Entry, ...]:
 
 
 def broadcast_reads(shapes: Sequence[Shape], axes: Sequence[Axis]) -> tuple[Access, ...]:
-    """The operands of an elementwise op over these axes."""
+    """The broadcast reads of the operands of an elementwise op over these axes."""
     return tuple([Access(broadcast(shape, axes)) for shape in shapes])
 
 
@@ -82,8 +82,9 @@ def made(
     operations: int | Fraction | None = None,
     **settings: Any,
 ) -> Description:
-    """An op that makes each point of its one output from what it reads there, by so many operations
-    (None: it only moves). ``settings`` are further fields of the description.
+    """The description of an op that makes each point of its single output from the values that it
+    reads there, by this number of operations (None: it only moves). ``settings`` are further
+    fields.
     """
     inputs = tuple([read if isinstance(read, Access) else Access(tuple(read)) for read in reads])
     flops = () if operations is None else (per(operations, *points),)
@@ -93,7 +94,7 @@ def made(
 def pointwise(operations: int, dtype: str | None = None, later: str | None = None) -> Describer:
     """Describer of an op whose outputs have one shape, to which the operands are broadcast.
 
-    ``operations`` an element; ``dtype`` of the outputs, ``later`` of all but the first.
+    ``operations`` counts for each element; ``dtype`` is the first output's, ``later`` the others'.
     """
 
     def describe(call: Call) -> Description:
@@ -109,7 +110,7 @@ def pointwise(operations: int, dtype: str | None = None, later: str | None = Non
 
 
 def dimension(value: int, rank: int) -> int:
-    """A dimension counted from the front; raises ValueError where there is none."""
+    """A dimension counted from the front; raises ValueError outside of the rank."""
     if not -max(rank, 1) <= value < max(rank, 1):
         raise ValueError(f"no dimension {value} among {rank}")
     return value + rank if value < 0 else value
@@ -121,32 +122,32 @@ def dim_of(call: Call, rank: int) -> int:
 
 
 def dimensions(value: Any, rank: int) -> tuple[int, ...]:
-    """The attribute ``dim`` of a reduction: one dimension, several, or all where it is left out or
-    empty.
+    """The dimensions of a reduction by its attribute ``dim``: one, several, or all where it is
+    empty or left out.
     """
     if value is None or value == []:
         return tuple(range(rank))
     items = value if isinstance(value, list) else [value]
     dims = tuple(dimension(int(item), rank) for item in items)
-    # A number has no dimension, though PyTorch lets it be reduced along 0 or -1.
+    # A tensor without dimensions has none, though PyTorch can reduce it along 0 or -1.
     return dims if rank else ()
 
 
 def each(
     attrs: Mapping[str, Any], name: str, rank: int, default: Sequence[int], least: int | None = 0
 ) -> tuple[int, ...]:
-    """An attribute with one value a window dimension: a list, one number for all, or left out (or
-    empty).
+    """An attribute with one value for each window dimension: a list, one number for all, or left
+    out (or empty).
 
-    Raises ValueError where they are not as many, or no whole numbers of at least ``least`` (None:
-    of any sign).
+    Raises ValueError where the number of values differs, or they are not whole numbers of at least
+    ``least`` (None: of any sign).
     """
     value = attrs.get(name)
     if value is None or value == []:
         return tuple(default)
     values = value if isinstance(value, list | tuple) else [value]
     for item in values:
-        # JSON's true is an int to Python, and a stride of true is a mistake of the file.
+        # In Python, JSON's true is an int, but as a stride it is a mistake.
         is_whole = isinstance(item, int) and not isinstance(item, bool)
         if not is_whole or (least is not None and item < least):
             bound = "" if least is None else f" >= {least}"
@@ -157,14 +158,14 @@ def each(
 
 
 def extent(axis: Axis, box: Box) -> int:
-    """Points of an axis inside a box."""
+    """The number of points of an axis inside a box."""
     start, stop = box.get(axis.name, (0, axis.size))
     return stop - start
 
 
 def sized(**names: Sequence[Axis]) -> Local:
-    """Attributes of a shard where some tell extents: a list becomes those of these axes, a number
-    their product.
+    """Shard attributes that hold extents: for each name its axes; a list is replaced by their
+    extents, a number by the product.
     """
 
     def local(attrs: Mapping[str, Any], box: Box) -> Mapping[str, Any]:

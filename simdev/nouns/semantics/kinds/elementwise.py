@@ -1,11 +1,10 @@
 """Elementwise ops with broadcasting, generators, which read nothing, and updates of parameters.
 
-Operations an element are those of the plain formula, each scalar operation (exp, sqrt, tanh, erf, a
-division too) counting one: a sigmoid is a negation, exp, sum and division. An update counts the
-operations of PyTorch's single-tensor update.
+Operations for an element are counted by the plain formula, each scalar operation (exp, sqrt, tanh,
+erf, a division too) counting one: a sigmoid is a negation, exp, sum and division. An update counts
+the operations of PyTorch's single-tensor update.
 
-An optimizer's update is a row of ``UPDATES``; the state that the optimizer keeps in memory is told
-in ``simdev/nouns/memory.py``.
+An optimizer's update is a row of ``UPDATES``; its state in memory is in ``simdev/nouns/memory.py``.
 """
 
 from __future__ import annotations
@@ -26,8 +25,8 @@ OPERATIONS = {
     9: "silu_backward",
     11: "gelu_backward",
 }
-"""Operations an element of the output, and the kinds that have so many; gelu is that by erf: 0.5 x
-(1 + erf(x / sqrt 2)).
+"""Kinds by their operations for each element of the output; gelu is by erf: 0.5 x (1 + erf(x / sqrt
+2)).
 """
 
 TESTS = "eq ge gt isnan le logical_and logical_not logical_or lt ne"
@@ -55,13 +54,13 @@ UPDATES = {
     "adagrad_update": (1, 7),
     "rmsprop_update": (1, 9),
 }
-"""State tensors a parameter, operations an element."""
+"""State tensors of a parameter and operations for each element, by kind of update."""
 
 
 def _generator(operations: int) -> Describer:
     def describe(call: Call) -> Description:
         points = numbered(call.outputs[0])
-        # A tensor given is only asked for its shape, dtype or device.
+        # Of a given tensor only the shape, dtype or device is used.
         reads = tuple(
             Access(points if shape == call.outputs[0] else (ALL,) * len(shape), read=False)
             for shape in call.inputs
@@ -80,7 +79,7 @@ def _leaf(is_weight: bool) -> Describer:
 
 
 def _update(states: int, operations: int) -> Describer:
-    """Describer of the update of a parameter by its gradient, in place, with its state tensors."""
+    """Describer of an in-place update of a parameter by its gradient, with its state tensors."""
 
     def describe(call: Call) -> Description:
         points = numbered(call.inputs[0])
@@ -91,7 +90,7 @@ def _update(states: int, operations: int) -> Describer:
             flops=(per(operations, *points),),
             parameters=(0, 1, *given),
             sample=None,
-            # With an output the new parameter is a tensor of its own, and the old one stays.
+            # With an output, the new parameter is a tensor of its own and the old one stays.
             updated=given if call.outputs else (0, *given),
             states=max(0, states - len(given)),
         )

@@ -1,9 +1,9 @@
 """Ops on lists of tensors, each read and written whole: the copies that FSDP makes around its
 messages, and the passes of optimizers over all parameters at once (``torch._foreach_*``, fused).
 
-In a list every tensor has a shape of its own, so none of these is split. Of a list that is written
-in place the operands tell the old tensors where they are read, the outputs the new ones. What a
-list means and which part of a buffer FSDP writes is told in PyTorch
+Every tensor in a list has its own shape, so these ops are not split. Where a list is written in
+place, the operands include the old tensors that are read, and the outputs are the new ones. The
+meaning of the lists, and the part of a buffer that FSDP writes, are in PyTorch
 (``torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py``).
 """
 
@@ -26,14 +26,14 @@ FOREACH = {
     13: "fused_adam",
     14: "fused_adamw",
 }
-"""Operations an element of the first list, and the kinds that have so many, as those on a tensor
-have (``elementwise``).
+"""Kinds by their operations for each element of the first list, as for a single tensor
+(``elementwise``).
 """
 
 
 def lists(operations: int) -> Describer:
-    """Describer of an op that reads all operands and writes all outputs, by so many operations an
-    element of the outputs, or of the operands where outputs are numbers.
+    """Describer of an op that reads all operands and writes all outputs, with this number of
+    operations for each element of the outputs, or of the operands where outputs are numbers.
     """
 
     def describe(call: Call) -> Description:
@@ -48,15 +48,15 @@ def lists(operations: int) -> Describer:
 
 
 def all_gather_copy_in(call: Call) -> Description:
-    """Operands side by side into the part of a buffer that is this rank's; the outputs are that
-    part and the buffer, which share memory.
+    """Copies operands side by side into this rank's part of a buffer; the outputs are that part and
+    the buffer, which share memory.
     """
     count = sum(map(prod, call.inputs))
     part = Axis("i", count, split=False) + int(call.attrs.get("rank", 0)) * count
     first, *rest = call.outputs
     if len(first) != 1:
         raise ValueError(f"the buffer has {len(first)} dimensions, and not one")
-    # Of the buffer nothing more is written: a single element stands for that.
+    # The rest of the buffer is not written: a single element stands for it.
     outputs = (Output((part,)), *(Output((0,) * len(shape)) for shape in rest))
     return Description(outputs, _reads(call), sample=None)
 

@@ -1,11 +1,11 @@
 """Ops that move, re-read or look up elements.
 
-Views touch no byte; concat, stack and pad copy. Which elements an index looks up is known only when
-it runs, so its dimension is taken whole. An embedding is a product with a one-hot matrix: split
-along its rows it is a reduction, with one row hit a point.
+Views touch no byte; concat, stack and pad copy. The elements that an index looks up are known only
+at run time, so its dimension is taken whole. An embedding is a product with a one-hot matrix: a
+split along its rows is a reduction, with one row hit for each point.
 
-That a kind is a view is told here by its trait; where a view was folded away,
-``simdev/nouns/semantics/views.py`` follows it back to the stored tensor.
+The trait ``view`` marks views; where a view was folded away, ``simdev/nouns/semantics/views.py``
+follows it back to the stored tensor.
 """
 
 from __future__ import annotations
@@ -67,10 +67,8 @@ def split(call: Call) -> Description:
 
 
 def _shifted(points: Sequence[Axis], dim: int, parts: Sequence[Shape]) -> list[tuple[Entry, ...]]:
-    """How the parts that lie side by side along a dimension are indexed by the points of the
-    whole.
-    """
-    # Shifted by its start, a part clips the points of the whole to its own extent.
+    """The indices of parts that lie side by side along a dimension, by the points of the whole."""
+    # Shifted by its start, each part clips the points of the whole to its own extent.
     starts = [0, *accumulate(shape[dim] for shape in parts)]
     if starts[-1] != points[dim].size:
         raise ValueError(
@@ -89,7 +87,7 @@ def _without(points: Sequence[Axis], dim: int) -> tuple[Axis, ...]:
 
 
 def _slice_of(call: Call, extent: int) -> tuple[int, int]:
-    """First element and step of a slice along a dimension of some extent."""
+    """The first element and the step of a slice along a dimension of this extent."""
     start, step = int(call.attrs.get("start") or 0), int(call.attrs.get("step", 1))
     return max(0, start + extent if start < 0 else start), step
 
@@ -102,7 +100,7 @@ def slices(call: Call) -> Description:
     first, step = _slice_of(call, x[dim])
 
     def local(attrs: Mapping[str, Any], box: Box) -> Mapping[str, Any]:
-        # The shard gets the part that it reads and nothing else.
+        # The shard's operand is just the part that it reads.
         part = box.get(points[dim].name)
         if part is None:
             return attrs
@@ -121,7 +119,7 @@ def slice_backward(call: Call) -> Description:
     resized, size = sized(input_sizes=points), points[dim].size
 
     def local(attrs: Mapping[str, Any], box: Box) -> Mapping[str, Any]:
-        # A part of the batch holds its part of every slice of it.
+        # Each part of the batch has its part of every slice of the batch.
         ends = {name: attrs[name] for name in ("start", "end") if attrs.get(name) is not None}
         parts = {
             name: min(at, size) * extent(points[dim], box) // size for name, at in ends.items()
@@ -132,7 +130,7 @@ def slice_backward(call: Call) -> Description:
 
 
 def select(call: Call) -> Description:
-    """The part of x at ``index`` along ``dim``, which goes away."""
+    """The part of x at ``index`` along ``dim``; the dimension is dropped."""
     x, place = call.inputs[0], int(call.attrs["index"])
     dim = dim_of(call, len(x))
     points = numbered(call.outputs[0])
@@ -177,14 +175,14 @@ def transpose(call: Call) -> Description:
 
 
 def reshape(call: Call) -> Description:
-    """The elements of x, in order, under another shape."""
+    """The elements of x, in order, with another shape."""
     points = reshaped_axes(call.inputs[0], call.outputs[0])
     index = reshaped(call.inputs[0], points)
     return made(points, [index], moves=False, local=sized(shape=points, size=points))
 
 
 def expand(call: Call) -> Description:
-    """Dimensions of extent 1 are repeated."""
+    """Repeats dimensions of extent 1."""
     points = numbered(call.outputs[0])
     index = broadcast(call.inputs[0], points)
     return made(points, [index], moves=False, local=sized(size=points))
@@ -216,7 +214,7 @@ def embedding(call: Call) -> Description:
     v, d = axes("v d", weight)
     return Description(
         outputs=(Output((*points, d), over=(v,)),),
-        # Rows that are hit twice count once; more than all looked-up elements cannot be read.
+        # Rows that are hit twice count once; at most all looked-up elements can be read.
         inputs=(Access((v, d), at_most=(*points, d)), Access(points)),
         parameters=(0,),
     )
@@ -238,7 +236,7 @@ def embedding_backward(call: Call) -> Description:
 
 def gather(call: Call) -> Description:
     """y[.., i, ..] = x[.., index[.., i, ..], ..]: looked up along ``dim``, where x stays whole, as
-    it does where it is longer than the index.
+    along dimensions where x is longer than the index.
     """
     points, x = numbered(call.outputs[0]), call.inputs[0]
     dim, pairs = dim_of(call, len(x)), enumerate(zip(points, x, strict=True))
@@ -260,7 +258,7 @@ def index_select(call: Call) -> Description:
     points = numbered(call.outputs[0])
     dim = dim_of(call, len(call.inputs[0]))
     read = Access(_with(points, dim, None), at_most=points)
-    # A single index may come without a dimension.
+    # A single index may have no dimension.
     return made(points, [read, (points[dim],)[: len(call.inputs[1])]])
 
 
@@ -269,7 +267,7 @@ def index_add(call: Call) -> Description:
     points = numbered(call.outputs[0])
     dim = dim_of(call, len(points))
     i = Axis("i", call.inputs[1][0])
-    # Every pair (place, addend) is a point, and one in as many as there are places is an addition.
+    # Every (place, addend) pair is a point; for each addend one place is an addition.
     share = Fraction(1, max(1, points[dim].size))
     return Description(
         outputs=(Output(points, over=(i,)),),
@@ -278,7 +276,7 @@ def index_add(call: Call) -> Description:
     )
 
 
-# PyTorch runs these without a kernel; only what reads them afterwards may have to copy.
+# PyTorch runs these without a kernel; only their readers may have to copy.
 VIEW = Traits(view=True)
 for _names, _describe, _attributes in (
     ("reshape", reshape, "shape or size"),

@@ -1,20 +1,20 @@
-"""Sums of products: matrix products, bilinear layers, an LSTM's step, products told by letters, and
-attention as one op, with rotary embeddings.
+"""Sums of products: matrix products, bilinear layers, an LSTM's step, einsum, and attention as one
+op, with rotary embeddings.
 
 2 m n k operations for a matrix product. One step of an LSTM is one op, its backward comes in two
 halves: gates[n, g, d] = Sum over i of x[n, i] * w_ih[g, d, i] + Sum over j of h[n, j] * w_hh[g, d,
 j] + bias[g, d], for the four gates g; then c' = f c + i g and h' = o tanh(c'). Its weights have the
-gate first, so that a split along d is one block of each; the sums stay whole, for what follows them
-is not linear.
+gate first, so that a part along d is one block of each gate; the sums stay whole, since they pass
+through nonlinear functions.
 
 Scaled dot-product attention: out[b, h, s, e] = Sum over t of softmax over t(q[b, h, s, :] . k[b, h,
 t, :]) * v[b, h, t, e]. With fewer heads of k and v than of q (grouped queries), heads h * j .. h *
 j + j - 1 of q share head h. Operations: 2 s t (d + e) a head and 5 s t for the softmax; backward 2
-s t (3 d + 2 e), the scores computed again, and 9 s t. A causal mask saves nothing here; what its
-kernels skip is left out of the load by which costs compare them (``keys.Load``). FlashAttention
-lays sequences out as [b, s, h, d], heads after positions, so that the heads of a projection are a
-reshape of it, without a transposition (Dao et al., "FlashAttention", NeurIPS 2022);
-so do rotary embeddings (Su et al., "RoFormer", 2021).
+s t (3 d + 2 e), the scores computed again, and 9 s t. A causal mask saves nothing here; the tiles
+that its kernels skip are left out of the load (``keys.Load``). FlashAttention lays sequences out as
+[b, s, h, d], heads after positions, so that the heads of a projection are a reshape of it, without
+a transposition (Dao et al., "FlashAttention", NeurIPS 2022); so do rotary embeddings (Su et al.,
+"RoFormer", 2021).
 
 The extents by which estimates compare such kernels are counted in
 ``simdev/nouns/semantics/keys.py``, which knows attention and its backward by their names.
@@ -50,15 +50,15 @@ TRANSPOSES = Traits(transposes=("transpose_a", "transpose_b"))
 
 
 def matmul(call: Call) -> Description:
-    """out[.., m, n] = Sum over k of a[.., m, k] * b[.., k, n]; transposed, they are [.., k, m] and
-    [.., n, k].
+    """out[.., m, n] = Sum over k of a[.., m, k] * b[.., k, n]; transposed operands are [.., k, m]
+    and [.., n, k].
     """
     first, second = call.inputs
     out = call.outputs[0]
     flipped, turned = (call.attrs.get(name) for name in TRANSPOSES.transposes)
     names = _BATCH.get(len(out) - 2) or " ".join(f"b{i}" for i in range(len(out) - 2))
     lead = axes(names, out[:-2])
-    # A vector times a matrix has no rows; a matrix without rows is no other kind.
+    # A vector times a matrix has no rows, but is the same kind.
     names = "m n k" if len(out) > 1 else "n k"
     *rows, n, k = axes(names, (*out[-2:], first[-2] if flipped else first[-1]))
     left: tuple[Entry, ...] = (k, *rows) if flipped else (*rows, k)
@@ -95,7 +95,7 @@ def _points(description: Description) -> list[Axis]:
 
 
 def letters_of(equation: str) -> tuple[str, str, str]:
-    """Letters of the two operands and of the output. Raises ValueError."""
+    """The letters of both operands and of the output of an einsum equation. Raises ValueError."""
     operands, arrow, made = equation.replace(" ", "").partition("->")
     first, comma, second = operands.partition(",")
     words = first, second, made
@@ -110,8 +110,8 @@ def letters_of(equation: str) -> tuple[str, str, str]:
 
 
 def einsum(call: Call) -> Description:
-    """y[made] = Sum over the letters that are not made of a[first] * b[second]: 2 operations a
-    point of all letters.
+    """y[output letters] = Sum over all other letters of a[..] * b[..]: 2 operations for each point
+    of all letters.
     """
     first, second, made = letters_of(str(call.attrs["equation"]))
     named = _bound((made, first, second), (call.outputs[0], *call.inputs))
@@ -126,7 +126,7 @@ def einsum(call: Call) -> Description:
 def _bound(
     words: Sequence[Sequence[str]], shapes: Sequence[Shape], whole: Sequence[str] = ()
 ) -> Mapping[str, Axis]:
-    """The axes that the words of tensors name, each of the extent of its first place."""
+    """The axes named in the words of each tensor, with the extent of their first place."""
     named: dict[str, Axis] = {}
     for word, shape in zip(words, shapes, strict=True):
         if len(word) != len(shape):
@@ -139,7 +139,7 @@ def _bound(
     return named
 
 
-# A tensor as the table of kinds has it: "dbias[o] over n or none".
+# A tensor in the notation of the table of kinds: "dbias[o] over n or none".
 _TENSOR = re.compile(
     r"[\w']+\[(?P<index>[\w, ]*)\]"
     r"(?: over (?P<over>\w\b(?: \w\b)*))?(?P<repeated> or none| \(none.*\))?"
@@ -148,8 +148,8 @@ _TENSOR = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class _Tensor:
-    """Names of a tensor's axes and of those that it is summed over; ``repeated``: it may be left
-    out, or come several times.
+    """The names of a tensor's axes and of the axes that it is summed over; ``repeated``: the tensor
+    may be left out, or come several times.
     """
 
     index: tuple[str, ...]
@@ -169,7 +169,7 @@ def _tensors(text: str) -> list[_Tensor]:
 
 
 def _each(tensors: Sequence[_Tensor], count: int) -> Sequence[_Tensor]:
-    """So many tensors: the last is repeated as often as it has to be, where it may be."""
+    """``count`` tensors: the last one is repeated as often as necessary, where it may be."""
     *first, last = tensors
     return [*first, *[last] * (count - len(first))] if last.repeated else tensors
 
@@ -182,9 +182,9 @@ def contraction(
     weights: int | None = None,
     gradients: bool = False,
 ) -> Describer:
-    """Describer of sums of products, from the words of the table of kinds.
+    """Describer of sums of products, from the notation of the table of kinds.
 
-    ``operations`` at each point of some axes; ``whole`` names the axes that cannot be split; the
+    ``operations`` are at each point of some axes; ``whole`` names the axes that cannot be split;
     operands from number ``weights`` on are weights; with ``gradients`` all outputs are gradients of
     weights.
     """
@@ -236,7 +236,7 @@ register("einsum", einsum, "gemm", "a, b", "y", 'equation ("bshd,bthd->bhst")')
 _register("mv", "gemm", "a[m, k], b[k]", "y[m] over k", {"m k": 2})
 _register("dot", "gemm", "a[k], b[k]", "y[] over k", {"k": 2})
 # A bilinear layer counts one product with the weight, as each half of its backward does for each of
-# its outputs; the second product, of an extent less, is left out.
+# its outputs; the second product, smaller by an extent, is left out.
 _register(
     "bilinear",
     "gemm",
@@ -296,17 +296,17 @@ _register(
 
 
 def lstm_layer(call: Call, backward: bool) -> Description:
-    """A layer of an LSTM over a whole sequence in one direction, as PyTorch runs it on a CPU: its
-    steps are those of ``lstm_cell``.
+    """A layer of an LSTM over a whole sequence in one direction, as PyTorch runs it on a CPU, with
+    the steps of ``lstm_cell``.
 
-    Only the samples can be split: each step reads all of the state before, and all gates.
+    Only the samples can be split: each step reads the whole previous state, and all gates.
     """
     (steps, samples, features), hidden = call.inputs[0], call.inputs[2][1]
     (n,) = axes("n", (samples,))
     t, i, g, d = axes("t i g d", (steps, features, call.inputs[1][0], hidden), False)
     weights = (g, i), (g, d), (g,), (g,)
     state = Output((n, d))
-    # States and gradients of states; gradients that nobody gave and the workspace are of any size.
+    # States and their gradients; gradients that are not given and the workspace are of any size.
     rest: dict[int, tuple[Entry, ...]] = {3: (t, n, d), 2: (n, d), 1: (ALL,)}
     if backward:
         gradients = [Output(index, (t, n)) for index in weights]
@@ -343,7 +343,7 @@ register(
 
 
 class _Heads:
-    """The axes of one attention, and how its tensors are indexed by them."""
+    """The axes of one attention, and the indices of its tensors by them."""
 
     def __init__(self, q: Shape, k: Shape, v: Shape, split_keys: bool) -> None:
         if q[1] % max(1, k[1]):
@@ -351,7 +351,7 @@ class _Heads:
         b, h, j = axes("b h j", (q[0], k[1], q[1] // max(1, k[1])))
         s, t = Axis("s", q[2]), Axis("t", k[2], split_keys)
         d, e = axes("d e", (q[3], v[3]), split=False)
-        # An axis of one point would be one more to cut by, so a head of its own has no j.
+        # An axis of one point would only be another to cut, so heads that share nothing have no j.
         self.shared = (j,) if j.size > 1 else ()
         head: Entry = h * j.size + j if self.shared else h
         self.s, self.t, self.d, self.e = s, t, d, e
@@ -364,15 +364,15 @@ class _Heads:
         self.scores = (b, h, *self.shared, s, t)
 
     def row(self, shape: Shape) -> tuple[Entry, ...]:
-        """A value a row of the scores, or something else, whole."""
+        """The index of a value for each row of the scores; of another tensor, all of it."""
         if shape == (*self.row_shape, 1):
-            # As cuDNN's attention gives it.
+            # The form that cuDNN's attention returns.
             return (*self.rows, 0)
         return self.rows if shape == self.row_shape else (ALL,) * len(shape)
 
     def extra(self, shape: Shape) -> tuple[Entry, ...]:
-        """A value a row of the scores, a mask (aligned at the end of [b, heads, s, t]), or
-        something else, whole.
+        """The index of an extra operand: a value for each row of the scores, a mask (aligned at the
+        end of [b, heads, s, t]), or any other tensor, whole.
         """
         if shape == self.row_shape or not 0 < len(shape) <= 4:
             return self.row(shape)
@@ -385,7 +385,7 @@ class _Heads:
 
 
 def attention(call: Call) -> Description:
-    """The forward: the keys stay whole, for the softmax runs over them."""
+    """The forward of attention; the keys stay whole, since the softmax runs over them."""
     q, k, v, *masks = call.inputs
     heads = _Heads(q, k, v, split_keys=False)
     scores = heads.scores
@@ -400,15 +400,15 @@ def attention(call: Call) -> Description:
 
 
 def attention_backward(call: Call) -> Description:
-    """Gradients of q, k, v from dout, q, k, v, out and each row's log of its sum of exponentials.
+    """Gradients of q, k, v from dout, q, k, v, out and the log of each row's sum of exponentials.
 
-    With that number each block of keys is on its own; without it the keys stay whole.
+    With this logarithm each block of keys is independent; without it the keys stay whole.
     """
     _, q, k, v, *others = call.inputs
     heads = _Heads(q, k, v, split_keys=len(others) > 1)
     scores = heads.scores
     over_queries = (heads.s, *heads.shared)
-    # A block of keys makes partial sums of dq, but all of its own dk and dv.
+    # A block of keys makes partial sums of dq, but its dk and dv completely.
     over_keys = (heads.t,) if heads.t.split else ()
     return Description(
         outputs=(
@@ -426,12 +426,12 @@ def attention_backward(call: Call) -> Description:
 
 
 def _exchanged(items: Sequence[T]) -> tuple[T, ...]:
-    """[b, s, h, d] as [b, h, s, d] and back; other ranks as they are."""
+    """[b, s, h, d] as [b, h, s, d] and back; other ranks are unchanged."""
     return (items[0], items[2], items[1], items[3]) if len(items) == 4 else tuple(items)
 
 
 def _positions_first(describe: Describer) -> Describer:
-    """An attention over [b, h, s, d] as one over [b, s, h, d]."""
+    """The describer of an attention over [b, s, h, d], from one over [b, h, s, d]."""
 
     def described(call: Call) -> Description:
         shapes = (tuple(map(_exchanged, shapes)) for shapes in (call.inputs, call.outputs))
@@ -444,8 +444,8 @@ def _positions_first(describe: Describer) -> Describer:
 
 
 def rotary_embedding(call: Call) -> Description:
-    """y[b, s, h, :] = x[b, s, h, :] turned by an angle that s tells; its gradient is turned back,
-    the same op.
+    """y[b, s, h, :] = x[b, s, h, :] rotated by an angle that depends on s; the gradient is the same
+    op with the opposite angle.
     """
     points = numbered(call.outputs[0], [len(call.outputs[0]) - 1])
     return made(points, [points], 3)

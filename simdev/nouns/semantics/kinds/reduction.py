@@ -1,15 +1,15 @@
-"""Reductions along dimensions, what needs whole dimensions (softmax, cumulative sums, statistics),
-losses with their gradients, and normalisations.
+"""Reductions along dimensions, ops that need whole dimensions (softmax, cumulative sums,
+statistics), losses with their gradients, and normalisations.
 
 The attribute ``reduction`` of a loss: 0 none, 1 mean (default), 2 sum, as PyTorch numbers them.
 
-The statistics of batch_norm are reduced over batch and positions: split there, every shard has
-those of its own part, and a strategy that wants the statistics of the whole batch pays for their
-reduction. What layer_norm, group_norm and rms_norm normalise over stays whole. Operations an
-element: forward 8 (mean 1, variance 3, normalise 2, scale 2), RMS 5; backward 9 (batch, group), 13
-(layer) or 11 (RMS).
+The statistics of batch_norm are reduced over batch and positions: split there, every shard has the
+statistics of its own part, and a strategy with statistics of the whole batch pays for their
+reduction. Dimensions that layer_norm, group_norm and rms_norm normalise over stay whole. Operations
+for each element: forward 8 (mean 1, variance 3, normalise 2, scale 2), RMS 5; backward 9 (batch,
+group), 13 (layer) or 11 (RMS).
 
-A reducer that partial results are put together by needs a kind that combines it (``COMBINES`` in
+A reducer of partial results needs a kind that combines them (``COMBINES`` in
 ``kinds/elementwise.py``).
 """
 
@@ -48,7 +48,7 @@ REDUCERS: dict[str, Reducer] = {
     "all": "min",
     "any": "max",
 }
-"""How partial results of a reduction are put together; one operation an element."""
+"""The reducer of each reduction's partial results; one operation for each element."""
 
 WHOLE = {
     "var": 4,
@@ -60,7 +60,7 @@ WHOLE = {
     "min": 1,
     "norm": 2,
 }
-"""Reductions whose partial results do not simply add up: their dimensions stay whole."""
+"""Reductions whose partial results do not simply add up, so that their dimensions stay whole."""
 
 ALONG = {
     "softmax": ("softmax", 5),
@@ -70,8 +70,8 @@ ALONG = {
     "sort": ("reduction", 8),
     "flip": ("data_movement", 0),
 }
-"""One slice makes one slice: class and operations an element (softmax: maximum, difference, exp,
-sum, quotient).
+"""Ops that turn each slice into a slice: class and operations for each element (softmax: maximum,
+difference, exp, sum, quotient).
 """
 
 _DTYPES = {"all": "bool", "any": "bool", "argmax": "int64", "argmin": "int64"}
@@ -88,7 +88,7 @@ def _reduction(name: str, operations: int, reducer: Reducer | None) -> Describer
             if call.attrs.get("keepdim") or i not in dims
         )
         over = tuple(points[i] for i in dims) if reducer else ()
-        # A second output holds the places of a maximum or minimum.
+        # The second output of a maximum or minimum holds its places.
         dtypes = [_DTYPES.get(name), *["int64"] * (len(call.outputs) - 1)]
         outputs = tuple(Output(index, over, reducer or "sum", dtype) for dtype in dtypes)
         return Description(outputs, (Access(points),), (per(operations, *points),))
@@ -100,7 +100,7 @@ def _along(operations: int) -> Describer:
     def describe(call: Call) -> Description:
         x = call.inputs[0]
         points = numbered(x, dimensions(call.attrs.get("dim"), len(x)))
-        # What sort makes second are places.
+        # The second output of sort holds places.
         dtypes = (None, *["int64"] * (len(call.outputs) - 1))[: len(call.outputs)]
         outputs = tuple(Output(points, dtype=dtype) for dtype in dtypes)
         reads = (Access(points),) * len(call.inputs)
@@ -112,7 +112,7 @@ def _along(operations: int) -> Describer:
 def _classes(
     call: Call, operand: int, split: bool
 ) -> tuple[tuple[Axis, ...], Axis, tuple[Axis, ...]]:
-    """Axes of logits[n, c, ..]: all of them, the classes, and those of the target."""
+    """The axes of logits[n, c, ..]: all of them, the classes, and the target's axes."""
     shape = call.inputs[operand]
     points = numbered(shape)
     place = 1 if len(shape) > 1 else 0
@@ -121,19 +121,19 @@ def _classes(
 
 
 def _reduced(call: Call, rows: tuple[Axis, ...]) -> tuple[tuple[Axis, ...], tuple[Axis, ...]]:
-    """The index of a loss, and the rows that it is summed over: all of them, or none."""
+    """The index of a loss, and the rows that it is summed over (all or none)."""
     return ((), rows) if int(call.attrs.get("reduction", 1)) else (rows, ())
 
 
 def _upstream(call: Call, rows: tuple[Axis, ...]) -> Access:
-    """How the gradient of the loss is read: one number, or one a row."""
+    """The read of the loss's gradient: one number, or one for each row."""
     return Access(() if call.inputs[0] == () else rows)
 
 
 def nll_loss(call: Call) -> Description:
     """Minus the sum over n of logp[n, target[n]].
 
-    A class is only looked up: split along c it is a reduction.
+    One class is looked up: a split along c is a reduction.
     """
     points, c, rows = _classes(call, 0, True)
     index, over = _reduced(call, rows)
@@ -149,7 +149,9 @@ def nll_loss(call: Call) -> Description:
 
 
 def nll_loss_backward(call: Call) -> Description:
-    """dlogp[n, c] = - dloss / count where c is target[n], else 0; of logp the shape is enough."""
+    """dlogp[n, c] = - dloss / count where c is target[n], else 0; only the shape of logp
+    is used.
+    """
     points, c, rows = _classes(call, 1, True)
     others = (Access(() if shape == () else (c,)) for shape in call.inputs[3:])
     reads = _upstream(call, rows), Access(points, read=False), Access(rows), *others
@@ -157,20 +159,20 @@ def nll_loss_backward(call: Call) -> Description:
 
 
 def cross_entropy(call: Call) -> Description:
-    """The loss from logits[n, c] and target[n], log-softmax inside: the classes stay whole, 5
-    operations each.
+    """The loss from logits[n, c] and target[n], with log-softmax inside: the classes stay whole, 5
+    operations for each element.
     """
     points, _, rows = _classes(call, 0, False)
-    # A second output is the logarithm of the sum of exponentials, kept for the backward.
+    # The second output is the logarithm of the sum of exponentials, kept for the backward.
     outputs = (Output(*_reduced(call, rows)), *(Output(rows) for _ in call.outputs[1:]))
     return Description(outputs, (Access(points), Access(rows)), (per(5, *points),))
 
 
 def cross_entropy_backward(call: Call) -> Description:
-    """Gradient dloss * (softmax(logits)[n, c] - onehot(target[n])[c]): 6 operations each, 3 with
-    lse[n] given.
+    """Gradient dloss * (softmax(logits)[n, c] - onehot(target[n])[c]): 6 operations for each
+    element, 3 with a given lse[n].
     """
-    # With the sum of exponentials given, a class needs no other: the classes can be split.
+    # With the sum of exponentials given, classes are independent and can be split.
     is_given = len(call.inputs) > 3
     points, _, rows = _classes(call, 1, is_given)
     others = (Access(rows) for _ in call.inputs[3:])
@@ -198,7 +200,7 @@ for _name, (_class, _count) in ALONG.items():
 _BACKWARD = "softmax_backward log_softmax_backward"
 register_each(_BACKWARD, _along(4), "softmax", "dy, y", "dx", "dim, input_dtype")
 
-# Operations of the forward and of the backward, an element.
+# Operations of the forward and of the backward for each element.
 for _name, _count, _backward in (
     ("mse_loss", 3, 3),
     ("l1_loss", 3, 3),
@@ -245,16 +247,16 @@ register(
 
 
 Indexed = Callable[[Shape], tuple[Entry, ...]]
-"""How a tensor of a shape is indexed."""
+"""A function from a tensor's shape to its index."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Layout:
-    """How a normalisation indexes its tensors.
+    """The indices of a normalisation's tensors.
 
-    ``index`` of x, which has these ``points``; a statistic (summed over ``reduced``, where shards
-    have their own) and a parameter by their shapes; the gradient of a parameter is summed over
-    ``rows``.
+    ``index`` is that of x, whose points are ``points``; a statistic (summed over ``reduced``, where
+    shards have their own) and a parameter are indexed by their shapes; the gradient of a parameter
+    is summed over ``rows``.
     """
 
     index: tuple[Entry, ...]
@@ -267,7 +269,7 @@ class _Layout:
 
 
 def _by_channel(call: Call) -> _Layout:
-    """batch_norm: one value a channel, reduced over the rest."""
+    """The layout of batch_norm: one value for each channel, reduced over the rest."""
     shape = call.inputs[0]
     names = {2: "n c", 3: "n c h", 4: "n c h w", 5: "n c d h w"}[len(shape)]
     points = axes(names, shape)
@@ -281,7 +283,7 @@ def _by_channel(call: Call) -> _Layout:
 
 
 def _by_row(call: Call) -> _Layout:
-    """layer_norm and rms_norm: over the dimensions of normalized_shape, else over the last one."""
+    """The layout of layer_norm and rms_norm: over normalized_shape, else the last dimension."""
     shape = call.inputs[0]
     count = len(call.attrs.get("normalized_shape", (0,)))
     if not 0 < count <= len(shape):
@@ -291,20 +293,20 @@ def _by_row(call: Call) -> _Layout:
     rows, last = points[:lead], points[lead:]
 
     def statistic(shape: Shape) -> tuple[Entry, ...]:
-        # One value a row, with the normalised dimensions as ones or without them.
+        # One value for each row, with the normalised dimensions as ones or left out.
         return (*rows, *(0 for _ in shape[lead:]))
 
     return _Layout(points, points, statistic, lambda shape: last, rows)
 
 
 def _by_group(call: Call) -> _Layout:
-    """group_norm: over the channels and positions of a group; a parameter has one value a
-    channel.
+    """The layout of group_norm: over the channels and positions of a group; a parameter has one
+    value for each channel.
     """
     shape, groups = call.inputs[0], int(call.attrs["group"])
     n, g = axes("n g", (shape[0], groups))
-    # Channels are numbered through the groups, so the channel is a sum of two axes, of which only
-    # the outer can be cut.
+    # Channels are numbered through the groups, so a channel is a sum of two axes, of which only the
+    # outer can be cut.
     names = " ".join(["j", *(f"d{i}" for i in range(2, len(shape)))])
     j, *positions = axes(names, (shape[1] // groups, *shape[2:]), split=False)
     channel = g * j.size + j
@@ -325,8 +327,8 @@ def _norm(
     statistics: int | None = None,
 ) -> Describer:
     """Describer of y and its statistics, from x and the parameters; with ``statistics``, of dx and
-    the gradients of the parameters, from dy, x, so many statistics, the parameters. ``evaluated``:
-    operations where it is not trained.
+    the gradients of the parameters, from dy, x, this number of statistics, and the parameters.
+    ``evaluated``: operations in evaluation.
     """
 
     def describe(call: Call) -> Description:
@@ -371,7 +373,7 @@ register(
     "dy[n, c, ..], x[n, c, ..], weight[c], running_mean[c], running_var[c], mean[c], rstd[c]",
     "dx[n, c, ..], dweight[c], dbias[c]",
     "train",
-    # cuDNN's backward does not tell it: it has no other.
+    # cuDNN's backward leaves out the default, its only value.
     Traits(own_statistics=True, defaults=FrozenDict({"train": True})),
 )
 register(
@@ -390,7 +392,7 @@ register(
     "dx, dweight, dbias",
     "normalized_shape",
 )
-# PyTorch's own kernel goes by the second name.
+# The second name is that of PyTorch's own kernel.
 register_each(
     "rms_norm fused_rms_norm",
     _norm(_by_row, 5),

@@ -2,15 +2,15 @@
 dimensions, and their gradients.
 
 y[n, k, p] = Sum over c, r of x[n, c, p * stride - padding + r * dilation] * weight[k, c, r], where
-p and r are one index a spatial dimension. With G groups, output channel k reads the input
+p and r have one index for each spatial dimension. With G groups, output channel k reads the input
 channels of its group k // (K / G). The operations are 2 N K P Q C R S for the forward and for each
 half of the backward (C: channels of one group).
 
-A pool counts one operation an element of each window. Its window is never split, for a maximum
-comes with its place; batch, channels and positions are.
+A pool counts one operation for each element of each window. Its window is never split, since a
+maximum comes with its place; batch, channels and positions can be.
 
 The extents by which estimates compare convolutions are counted in
-``simdev/nouns/semantics/keys.py``, which knows their gradients by the ends of their names.
+``simdev/nouns/semantics/keys.py``, which recognises their gradients by the ends of their names.
 """
 
 from __future__ import annotations
@@ -42,13 +42,11 @@ from . import Local, each, extent, sized
 MADE = {1: "p", 2: "p q", 3: "o p q"}
 READ = {1: "h", 2: "h w", 3: "d h w"}
 KERNEL = {1: "r", 2: "r s", 3: "t r s"}
-"""Names of the spatial axes by how many there are: of what windows make, of what they read, and
-inside of a window.
-"""
+"""Names of the spatial axes by their number: of outputs, of inputs, and inside a window."""
 
 
 class Geometry(NamedTuple):
-    """How windows lie, one value a spatial dimension."""
+    """The stride, padding and other settings of windows, one value for each spatial dimension."""
 
     stride: tuple[int, ...]
     padding: tuple[int, ...]
@@ -57,7 +55,7 @@ class Geometry(NamedTuple):
 
 class Roles(NamedTuple):
     """Names of the axes of a convolution: channels that it makes (``outer``) and reads (``inner``),
-    positions that it makes and reads.
+    and positions that it makes and reads.
     """
 
     outer: str
@@ -67,15 +65,15 @@ class Roles(NamedTuple):
 
 
 CONVOLUTION = Roles("k", "c", MADE, READ)
-# A transposed convolution is the gradient of a convolution by its input, and the other way round:
-# its kinds are the same three sums, with the names of the axes exchanged.
+# A transposed convolution is the input gradient of a convolution, and vice versa: its kinds are the
+# same three sums with the names of the axes exchanged.
 TRANSPOSED = Roles("c", "k", READ, MADE)
 
 
 def geometry(attrs: Mapping[str, Any], rank: int, stride: Sequence[int] | None = None) -> Geometry:
-    """The geometry that attributes tell; ``stride`` is its default (None: 1).
+    """The geometry by the attributes; ``stride`` is its default (None: 1).
 
-    Raises ValueError where they are no such numbers.
+    Raises ValueError where an attribute has other values.
     """
     unit, zero = (1,) * rank, (0,) * rank
     return Geometry(
@@ -100,7 +98,7 @@ def require_fit(
 
 
 def windows(made: Sequence[Axis], kernel: Sequence[Axis], how: Geometry) -> tuple[Index, ...]:
-    """Where the window of an output position reads: p * stride - padding + r * dilation."""
+    """The positions read by an output's window: p * stride - padding + r * dilation."""
     return tuple(
         Index(((p, s), (r, d)), -pad) for p, r, s, pad, d in zip(made, kernel, *how, strict=True)
     )
@@ -118,11 +116,11 @@ def unpadded(
     reach: Sequence[int] = (),
     groups: tuple[Axis, int] | None = None,
 ) -> Local:
-    """Attributes of a shard: along a window dimension that is cut, the padding becomes part of the
-    operand.
+    """The attributes of a shard: along a spatial dimension that is cut, the padding becomes part of
+    the operand.
 
-    A gradient of the input (``reach``: its dilation) is padded by what its kernel reaches over
-    instead. ``groups``: the axis of grouped channels and how many of them form a group.
+    A gradient of the input (with ``reach``, its dilation) is instead padded by the reach of its
+    kernel. ``groups``: the axis of grouped channels and the number of channels in a group.
     """
     rank = len(made)
     steps = tuple(reach) or (0,) * rank
@@ -138,8 +136,8 @@ def unpadded(
             changed["padding"] = list(padding)
         if groups is not None and groups[0].name in box and "groups" in attrs:
             changed["groups"] = max(1, extent(groups[0], box) // groups[1])
-            # A capture leaves the attribute out where it is 1, and the key of a profile's row is
-            # made of the attributes.
+            # Captures leave out the attribute where it is 1, and it is part of the key of a
+            # profile's row.
             if changed["groups"] == 1:
                 del changed["groups"]
         return changed
@@ -155,8 +153,8 @@ def _groups(call: Call, roles: Roles) -> int:
 
 
 class _Sum(NamedTuple):
-    """The axes of a sum over windows, by what they index in y and in the weight, how it reads x,
-    and its fields of a Description.
+    """A sum over windows: its axes, the indices of y, weight and x by them, and its fields of a
+    Description.
     """
 
     y: tuple[Axis, ...]
@@ -166,8 +164,8 @@ class _Sum(NamedTuple):
 
 
 def _sum(call: Call, roles: Roles, x: Shape, weight: Shape, y: Shape) -> _Sum:
-    """The sum that makes y of x and the weight, which the forward and the gradient by the weight of
-    a convolution share.
+    """The sum that makes y from x and the weight; the forward and the weight gradient of a
+    convolution share it.
     """
     rank, groups = len(weight) - 2, _groups(call, roles)
     how = geometry(call.attrs, rank)
@@ -189,8 +187,8 @@ def _sum(call: Call, roles: Roles, x: Shape, weight: Shape, y: Shape) -> _Sum:
 
 
 def convolution(call: Call, roles: Roles = CONVOLUTION) -> Description:
-    """A sum over windows: the forward of a convolution, the gradient by the input of a transposed
-    one.
+    """A sum over windows: the forward of a convolution, or the input gradient of a
+    transposed one.
     """
     x, weight, *biases = call.inputs
     of = _sum(call, roles, x, weight, call.outputs[0])
@@ -204,7 +202,7 @@ def convolution(call: Call, roles: Roles = CONVOLUTION) -> Description:
 
 def input_gradient(call: Call, roles: Roles = CONVOLUTION) -> Description:
     """dx[n, c, h] = Sum over k, r of dy[n, k, (h + padding - r * dilation) / stride] * weight[k, c,
-    r]: the gradient by the input of a convolution, the forward of a transposed one.
+    r]: the input gradient of a convolution, or the forward of a transposed one.
     """
     gradient, weight = call.inputs[:2]
     rank, groups = len(weight) - 2, _groups(call, roles)
@@ -213,7 +211,7 @@ def input_gradient(call: Call, roles: Roles = CONVOLUTION) -> Description:
     k = Axis(roles.outer, weight[0] // groups, groups == 1)
     kernel = axes(KERNEL[rank], weight[2:])
     channel: Entry = k if groups == 1 else (c // weight[1]) * k.size + k
-    # Of all (position, tap) pairs only those that meet a window count: as many as the forward has.
+    # Of all (position, tap) pairs only those that meet a window count, as many as in the forward.
     share = Fraction(prod(gradient[2:]), max(1, prod(axis.size for axis in read)))
     return Description(
         outputs=(Output((n, c, *read), over=(k, *kernel)),),
@@ -230,9 +228,9 @@ def input_gradient(call: Call, roles: Roles = CONVOLUTION) -> Description:
 
 def weight_gradient(call: Call, roles: Roles = CONVOLUTION) -> Description:
     """dweight[k, c, r] = Sum over n, p of dy[n, k, p] * x[n, c, p * stride - padding + r *
-    dilation]; dbias sums dy over all but its channels.
+    dilation]; dbias sums dy over everything but its channels.
 
-    In a transposed convolution dy is what the windows read.
+    In a transposed convolution the windows read dy.
     """
     is_forth = roles is CONVOLUTION
     y, x = call.inputs if is_forth else call.inputs[::-1]
@@ -249,21 +247,22 @@ def weight_gradient(call: Call, roles: Roles = CONVOLUTION) -> Description:
 
 
 def _lead(shape: Shape, rank: int) -> tuple[Axis, ...]:
-    """Batch and channels, or channels alone."""
+    """The axes of batch and channels, or of channels alone."""
     return axes("n c" if len(shape) - rank == 2 else "c", shape[: len(shape) - rank])
 
 
 def _window(call: Call, rank: int) -> tuple[tuple[Axis, ...], Geometry]:
-    """The axes of a pool's window, and its geometry; windows lie side by side by default."""
+    """The axes of a pool's window, and its geometry; by default windows do not overlap."""
     kernel = axes(KERNEL[rank], each(call.attrs, "kernel_size", rank, (), 1), split=False)
     return kernel, geometry(call.attrs, rank, [axis.size for axis in kernel])
 
 
 def _adaptive(made: Sequence[Axis], read: Sequence[Axis]) -> tuple[tuple[Index, ...], int]:
-    """Where the windows of an adaptive pool read, and how many elements a window has.
+    """The positions that the windows of an adaptive pool read, and the number of elements in a
+    window.
 
     The window of output o of O is floor(o H / O) to ceil((o + 1) H / O): (o H + r) // O for r in
-    [0, H). With H and O exchanged these are the outputs whose windows hold a position.
+    [0, H). With H and O exchanged, the formula gives the outputs whose windows hold a position.
     """
     inside = [Axis(f"in_{o.name}", h.size, False) for o, h in zip(made, read, strict=True)]
     pairs = list(zip(made, inside, strict=True))
@@ -272,7 +271,7 @@ def _adaptive(made: Sequence[Axis], read: Sequence[Axis]) -> tuple[tuple[Index, 
 
 
 def pool(call: Call, rank: int, adaptive: bool) -> Description:
-    """y[n, c, p] = max or mean over r of x[n, c, p * stride - padding + r * dilation]; adaptive,
+    """y[n, c, p] = max or mean over r of x[n, c, p * stride - padding + r * dilation]; adaptive:
     over the p-th of equal windows.
     """
     lead = _lead(call.outputs[0], rank)
@@ -294,8 +293,8 @@ def pool(call: Call, rank: int, adaptive: bool) -> Description:
 
 
 def pool_backward(call: Call, rank: int, adaptive: bool, largest: bool) -> Description:
-    """dx[n, c, h] = Sum of dy over the windows that hold h (for a maximum: whose place is h). x:
-    its shape only.
+    """dx[n, c, h] = Sum of dy over the windows that hold h (for a maximum: whose maximum is at h).
+    Of x only the shape is used.
     """
     lead = _lead(call.outputs[0], rank)
     read = axes(READ[rank], call.outputs[0][len(lead) :])
@@ -307,7 +306,8 @@ def pool_backward(call: Call, rank: int, adaptive: bool, largest: bool) -> Descr
     else:
         kernel, how = _window(call, rank)
         index, local = reached(read, kernel, how), unpadded(read, kernel, how.dilation)
-        # The gradient of a maximum goes to one element of its window, that of a mean to all.
+        # The gradient of a maximum goes to one element of its window, the gradient of a mean to
+        # all.
         width = 1 if largest else prod(axis.size for axis in kernel)
         count = width * Fraction(prod(positions), max(1, prod(axis.size for axis in read)))
     holding = Access((*lead, *index), padded=not adaptive)
