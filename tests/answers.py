@@ -1,4 +1,4 @@
-"""What ``simdev plan --json`` and ``simdev search --compare --json`` print, of tiny questions."""
+"""Outputs of ``simdev plan --json`` and ``simdev search --compare --json`` for tiny questions."""
 
 from __future__ import annotations
 

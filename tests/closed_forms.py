@@ -1,8 +1,8 @@
-"""Closed forms of collectives as the books have them: n ranks, S bytes, a latency alpha a step and
-a bandwidth B.
+"""Closed forms of collectives from the literature: n ranks, S bytes, a latency alpha per step and a
+bandwidth B.
 
-Thakur, Rabenseifner and Gropp (IJHPCA 2005), and NCCL's own model; the answers of simdev are held
-against them.
+Sources are Thakur, Rabenseifner and Gropp (IJHPCA 2005), and NCCL's own model; simdev's answers are
+compared with them.
 """
 
 from __future__ import annotations
@@ -16,20 +16,21 @@ from simdev.nouns.fabric import Fabric
 
 
 def ring_wire(cluster: Cluster, devices: Sequence[int]) -> Wire:
-    """What a ring through the devices finds, each sending to the next."""
+    """The latency and bandwidth of a ring through the devices, in which each sends to the next."""
     return flows_wire(Fabric(cluster), list(zip(devices, [*devices[1:], devices[0]], strict=True)))
 
 
 def seconds(wire: Wire, size: Fraction | int) -> Fraction:
-    """The time of a round that sends so many bytes a flow."""
+    """The time of a round in which each flow sends ``size`` bytes."""
     return wire.latency + Fraction(size) / wire.bandwidth
 
 
 def ring(collective: str, ranks: int, size: int, wire: Wire, chunks: int = 1) -> Fraction:
-    """all_reduce 2 (n-1) (alpha + S / (n B)); reduce_scatter, all_gather, all_to_all half of that.
+    """The seconds of a collective in a ring.
 
-    broadcast and reduce along a chain in k chunks (n + k - 2) (alpha + S / (k B)); p2p alpha + S /
-    B.
+    all_reduce takes 2 (n-1) (alpha + S / (n B)); reduce_scatter, all_gather and all_to_all take
+    half of that; broadcast and reduce along a chain in k chunks take (n + k - 2)
+    (alpha + S / (k B)); p2p takes alpha + S / B.
     """
     if ranks == 1:
         return Fraction(0)

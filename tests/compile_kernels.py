@@ -1,8 +1,8 @@
-"""Compiles every kernel of the package into the cache on disk, for the tests to come.
+"""Compiles every kernel of the package into the cache on disk, before the tests run.
 
     python tests/compile_kernels.py
 
-Left to the tests, processes side by side would compile the same kernels twice.
+Otherwise parallel test processes would compile the same kernels several times.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ PACKAGES = [f"simdev.{name.replace('/', '.')}" for name in KERNELS if not name.e
 
 
 def kernels() -> list[Dispatcher]:
-    """Each from the module that defines it."""
+    """All kernels of the package, each from the module that defines it."""
     modules = [
         import_module(module.name)
         for package in PACKAGES
@@ -35,8 +35,8 @@ def kernels() -> list[Dispatcher]:
 
 
 def compile_into_cache(kernel: Dispatcher) -> None:
-    """Compile for the types of its calls: numbers and columns of them as its annotations say; what
-    is a named tuple there is a column of addresses.
+    """Compiles a kernel for the types of its calls: numbers and columns by its annotations, where a
+    named tuple stands for a column of addresses.
     """
     types = {"int": int64, "Floats": float64[::1]}
     parameters = inspect.signature(kernel.py_func).parameters.values()

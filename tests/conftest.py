@@ -16,15 +16,15 @@ from worlds.clusters import joined
 from worlds.graphs import op
 from worlds.scenarios import World
 
-# for benchmarks: plain `pytest` puts tests/ alone there
+# For the import of benchmarks: plain `pytest` only puts tests/ on the path.
 sys.path.append(str(Path(__file__).resolve().parent.parent))
 
 # Modules of tests keep a million objects (torch, numba): a full collection takes half a second, and
 # by default there are dozens in a run. Pytest collects all at its end.
 gc.set_threshold(50_000, 10, 10)
 
-# Among the files, those of which one alone keeps a process busy for five seconds or more, the
-# longest first: they come before the others, so that no process is left alone with one at the end.
+# The test files that keep a process busy for five seconds or more, the longest first. They run
+# before the others, so that no process is left alone with a long file at the end.
 LONG = (
     "documents/test_docs.py",
     "search/test_placers.py",
@@ -57,7 +57,7 @@ LONG = (
 
 
 def turn(item: pytest.Item) -> int:
-    """The place of its file among the long ones; behind them, for all others."""
+    """The sort key of a test: the place of its file in LONG, or the end for all other files."""
     return LONG.index(name) if (name := "/".join(item.path.parts[-2:])) in LONG else len(LONG)
 
 
@@ -78,7 +78,7 @@ settings.load_profile("ci")
 
 @pytest.fixture(autouse=True)
 def kinds_as_before() -> Iterator[None]:
-    """Kinds that a test registers are gone after it, whichever tests its process runs next."""
+    """Removes the kinds that a test registers after it, so that later tests do not see them."""
     kinds, traits = dict(registry._KINDS), dict(registry._TRAITS)
     yield
     if kinds != registry._KINDS:

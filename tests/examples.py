@@ -1,4 +1,4 @@
-"""How many random examples a test draws: all that it names where slow tests run, else fewer."""
+"""The number of random examples of a test: its full number where slow tests run, else fewer."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from hypothesis import settings
 
 
 def few(examples: int) -> int:
-    """Of so many, how many the ordinary run draws."""
+    """The number of examples that the ordinary run draws, of ``examples``."""
     return max(examples // 4, min(examples, 10))
 
 
 def draw_few(items: Iterable[pytest.Item]) -> None:
-    """Whatever their own settings say of the number."""
+    """Lets tests draw fewer examples than their own settings say."""
     tests = {getattr(item, "function", None) for item in items}
     for test in tests:
         if getattr(test, "is_hypothesis_test", False):

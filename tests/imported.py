@@ -17,7 +17,7 @@ node4 -- Linear(a -- b) -- forward_compute_time=.25, backward_compute_time=1,\
 
 
 def workload(**changes: object) -> dict:
-    """x -> y -> z with their backward nodes, whose edges point the way of the forward ones."""
+    """A workload x -> y -> z with backward nodes, whose edges point like the forward ones."""
     nodes = [
         {
             "id": i,

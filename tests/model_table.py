@@ -1,4 +1,4 @@
-"""The models as their builders make them, beside the published counts; the site tells them."""
+"""The sizes of built models beside the published counts; the site shows this table."""
 
 from __future__ import annotations
 
@@ -54,8 +54,8 @@ def one_sample(name: str) -> Graph:
 
 @cache
 def forward_products(name: str) -> int:
-    """Floating-point operations of the products, convolutions, attentions and LSTM cells of the
-    forward, a sample.
+    """The floating-point operations of the products, convolutions, attentions and LSTM cells of the
+    forward, for one sample.
     """
     graph = one_sample(name)
     forward = [
@@ -84,7 +84,7 @@ def _billions(count: int) -> str:
 
 
 def rows() -> Iterator[tuple[str, ...]]:
-    """Name, builder and sizes, ops, parameters (published), forward GFLOP of each model."""
+    """For each model: name, builder and sizes, ops, parameters (published), forward GFLOP."""
     for name, model in MODELS.items():
         graph = one_sample(name)
         yield (

@@ -1,4 +1,4 @@
-"""An example of every kind of op, on which its laws are tested and which the site tells."""
+"""An example of every kind of op: tests check the kind's laws on it, and the site shows it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _spatial(rank: int) -> dict[str, Call]:
     how = {"stride": [2] * rank, "padding": [1] * rank, "dilation": [1] * rank}
     window = {"kernel_size": [3] * rank, "stride": [2] * rank, "padding": [1] * rank}
     x, y, weight, flipped = (8, 4, *read), (8, 6, *made), (6, 4, *kernel), (4, 6, *kernel)
-    # A transposed convolution goes the other way: from 6 positions to 11.
+    # A transposed convolution works in reverse: from 6 positions to 11.
     wide = (8, 6, *(11,) * rank)
     narrow = (8, 4, *made)
     pooled = (8, 4, *made)
@@ -174,7 +174,7 @@ def _named() -> dict[str, Call]:
 
 
 def _plain(kind: Kind) -> Call:
-    """A kind whose example follows from its class or the words of its operands."""
+    """The example of a kind, by its class or the names of its operands."""
     x = (8, 6, 10)
     if kind.name.endswith("_loss") or kind.name == "binary_cross_entropy_with_logits":
         return call([x, x], [()])
@@ -199,6 +199,6 @@ def examples() -> dict[str, Call]:
 
 
 def semantics_of_example(name: str) -> Semantics:
-    """Semantics of a kind's example."""
+    """The semantics of a kind's example."""
     example = examples()[name]
     return semantics_of(name, example.attrs, example.inputs, example.outputs)

@@ -1,7 +1,7 @@
-"""What a shipped preset must tell of its numbers, and what they must not contradict.
+"""Rules for shipped presets: the provenance that each number needs, and consistency of numbers.
 
-Each rule has caught something in published tables: a memory bandwidth of another card, 141 GiB for
-141 GB, one table copied under two names.
+Each rule has found an error in published tables: the memory bandwidth of another card, 141 GiB
+instead of 141 GB, one table copied under two names.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ Entry = Mapping[str, Any]
 Parser = Callable[[Any], Fraction | int]
 
 _DATE = re.compile(r"(19|20)[0-9]{2}(-(0[1-9]|1[0-2])(-[0-3][0-9])?)?\Z")
-# By the type of a quantity in the shape of a file: what reads it (``exact``: it has no unit).
+# The parser of a quantity, by its type in the shape of a file (``exact``: it has no unit).
 _READERS: Mapping[Any, Parser] = {
     Bandwidth: parse_bandwidth, Bytes: parse_bytes, OptionalBytes: parse_bytes,
     Capacity: parse_bytes, Seconds: parse_time, Share: exact, Slowdown: exact,
@@ -49,7 +49,7 @@ _READERS: Mapping[Any, Parser] = {
 
 
 def quantities_of(shape: Any) -> Mapping[str, Parser]:
-    """The keys of a shape that hold a quantity, each with the function that reads it."""
+    """The keys of a shape that hold a quantity, each with its parser."""
     hints = get_type_hints(shape, include_extras=True)
     inside = {k: get_args(h)[0] if get_origin(h) is Required else h for k, h in hints.items()}
     return {key: _READERS[hint] for key, hint in inside.items() if hint in _READERS}
@@ -61,8 +61,8 @@ _PARSERS = {**_SHEET, **_DEVICE, **_LINK, **_NETWORK, "overhead": parse_time}
 
 
 def lint_presets() -> list[str]:
-    """What is wrong with the presets shipped, each as ``file: path: reason``; empty where all is
-    well.
+    """The problems of the shipped presets, each as ``file: path: reason``; empty where there are
+    none.
     """
     problems: list[str] = []
     folders = (
@@ -80,7 +80,7 @@ def lint_presets() -> list[str]:
 
 
 def lint_device(name: str, value: Mapping[str, Any]) -> Iterator[str]:
-    """Problems of a datasheet, a parsed JSON object; ``name`` is that of its file."""
+    """The problems of a datasheet, a parsed JSON object; ``name`` is the name of its file."""
     if value.get("kind") != name:
         yield f'kind: must be the name of the file, "{name}"'
     numbers = {f"flops.{dtype}": peak for dtype, peak in value["flops"].items()}
@@ -95,7 +95,7 @@ def lint_device(name: str, value: Mapping[str, Any]) -> Iterator[str]:
     for path, scalars in efficiencies(value):
         for scalar, share in scalars.items():
             numbers[f"{path}.{scalar}"] = share
-            # Above its peak a dtype is computed as another (TF32), which a note has to say.
+            # An efficiency above 1 means that another dtype computes (TF32): a note has to say so.
             excused = "TF32" in value["provenance"].get(f"{path}.{scalar}", {}).get("note", "")
             most = 4 if excused else MOST_EFFICIENCY
             if scalar != "overhead" and not 0 < exact(share) <= most:
@@ -121,7 +121,7 @@ def efficiencies(value: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, A
 
 
 def lint_families(devices: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
-    """Devices whose bytes per FLOP leave [0.5, 2] times the median of their family."""
+    """The devices whose bytes per FLOP are outside of [0.5, 2] times the median of their family."""
     families: dict[str, list[str]] = {}
     for name, value in devices.items():
         families.setdefault(value.get("family", ""), []).append(name)
@@ -130,7 +130,7 @@ def lint_families(devices: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
             yield from (f"devices/{name}.json: family: missing" for name in names)
             continue
         ratios = {name: _bytes_per_flop(devices[name]) for name in names}
-        # A chip counts once, however many devices are built of it.
+        # A chip counts once, however many devices are built from it.
         middle = median(ratios[name] for name in names if "measured_as" not in devices[name])
         for name, ratio in ratios.items():
             if family != "cpu" and not FAMILY_RANGE[0] <= ratio / middle <= FAMILY_RANGE[1]:
@@ -139,7 +139,7 @@ def lint_families(devices: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
 
 
 def lint_cluster(name: str, value: Mapping[str, Any]) -> Iterator[str]:
-    """Problems of a cluster, a parsed JSON object; ``name`` is that of its file."""
+    """The problems of a cluster, a parsed JSON object; ``name`` is the name of its file."""
     if value.get("name") != name:
         yield f'name: must be that of the file, "{name}"'
     if not value.get("title"):
@@ -159,7 +159,7 @@ def lint_cluster(name: str, value: Mapping[str, Any]) -> Iterator[str]:
 
 
 def lint_collectives(name: str, value: Mapping[str, Any]) -> Iterator[str]:
-    """Problems of tables of collectives, a parsed JSON object; ``name`` is that of its file."""
+    """The problems of tables of collectives, a parsed JSON object; ``name`` is its file's name."""
     if value.get("name") != name:
         yield f'name: must be that of the file, "{name}"'
     provenance = value.get("provenance", {})
@@ -185,7 +185,7 @@ def lint_collectives(name: str, value: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _numbers(value: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """Every number of a cluster by its path, and the devices or links of one kind that differ."""
+    """Every number of a cluster by its path, and the problems of kinds whose members differ."""
     numbers: dict[str, Any] = {}
     problems = []
     kinds = value.get("device_kinds", {})
@@ -225,7 +225,7 @@ def _link_kinds(value: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _ports(value: Mapping[str, Any]) -> Iterator[str]:
-    """Devices whose links, where they tell their lanes, do not add up to their ports."""
+    """The devices whose links' lanes, where given, do not sum to the device's ports."""
     if isinstance(value.get("links"), Mapping):
         return
     kinds = value.get("link_kinds", {})
@@ -240,8 +240,8 @@ def _ports(value: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _provenance(numbers: Mapping[str, Any], value: Mapping[str, Any]) -> Iterator[str]:
-    """Numbers without provenance, provenance without a number, values that differ, and bad
-    entries.
+    """The problems of provenance: numbers without an entry, entries without a number, values that
+    differ, and bad entries.
     """
     provenance = value.get("provenance", {})
     yield from (
@@ -311,7 +311,7 @@ def _bytes_per_flop(value: Mapping[str, Any]) -> Fraction:
 
 
 def _copies(files: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
-    """Files that say the same under two names."""
+    """The files with the same content under two names."""
     seen: dict[str, str] = {}
     for name, value in files.items():
         content = {

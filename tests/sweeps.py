@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def is_running(process: int) -> bool:
-    """Whether a process of ``Sweeper``, which waits for each, has not ended yet."""
+    """Whether a process of ``Sweeper`` is still running."""
     try:
         os.kill(process, 0)
     except ProcessLookupError:
@@ -22,14 +22,14 @@ def is_running(process: int) -> bool:
 
 
 def kept(journal: Path) -> list[str]:
-    """The keys of the whole lines of a journal, in their order."""
+    """The keys of the complete lines of a journal, in their order."""
     lines = journal.read_bytes().split(b"\n")[1:-1] if journal.exists() else []
     return [json.loads(line.rpartition(b"\t")[0])["key"] for line in lines]
 
 
-# Imports everything once, then runs each sweep of a request in a fork of its own: a kill costs
-# milliseconds, not the second that an interpreter needs to start. "point" ends the fork amid the
-# n-th write, sync, cut or rename.
+# Imports everything once, then runs each requested sweep in a separate fork, so that a killed sweep
+# costs milliseconds, not the second that an interpreter needs to start. "point" ends the fork in
+# the middle of its n-th write, sync, cut or rename.
 _SERVER = """
 import json, os, signal, sys
 import pandas, tqdm
@@ -91,7 +91,7 @@ class Sweeper:
         )
 
     def start(self, *arguments: str, point: int = 0, mode: str = "") -> int:
-        """The process id of a sweep that has just begun."""
+        """Starts a sweep; returns its process id."""
         request = {"arguments": arguments, "folder": str(self.folder), "point": point, "mode": mode}
         assert self._server.stdin is not None
         self._server.stdin.write(json.dumps(request) + "\n")
@@ -99,11 +99,11 @@ class Sweeper:
         return self._number()
 
     def wait(self) -> int:
-        """The exit code of the sweep under way; minus the signal where it was killed."""
+        """Waits for the running sweep; returns its exit code, or minus the killing signal."""
         return self._number()
 
     def kill(self, process: int) -> None:
-        """Kill it, unless it is done: its number is not given to another before ``wait``."""
+        """Kills a sweep, unless it has ended. Its id is not reused before ``wait``."""
         try:
             os.kill(process, signal.SIGKILL)
         except ProcessLookupError:

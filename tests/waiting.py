@@ -1,16 +1,16 @@
-"""Waiting for what happens, never for a time: only what hangs meets the bound."""
+"""Waits for an event, never for a fixed time; the bounds only end tests that hang."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
 
-HANGS = 1800.0  # seconds that nothing here takes, on however busy a machine
-PAGE_HANGS = 120.0  # the same of a click on a page, or what it waits for: most take no second
+HANGS = 1800.0  # seconds: longer than anything here takes, even on a busy machine
+PAGE_HANGS = 120.0  # seconds: the bound for a click on a page, which mostly takes less than one
 
 
 def wait_until(happened: Callable[[], bool]) -> None:
-    """Return as soon as it has happened. Raises TimeoutError where it hangs."""
+    """Returns as soon as ``happened()`` is true. Raises TimeoutError after HANGS seconds."""
     end = time.monotonic() + HANGS
     while not happened():
         if time.monotonic() > end:

@@ -1,6 +1,6 @@
-"""Valid files and commands, broken in thousands of ways: each mutant is answered or refused, never
-worse.
+"""Breaks valid files and commands in thousands of ways: simdev must answer or refuse each mutant,
+and never crash or hang.
 
-``python -m tests.attack --count 200000`` makes and judges them. ``seeds`` has the files and
-commands, ``mutate`` breaks them, ``judge`` runs them in a process of its own.
+``python -m tests.attack --count 200000`` makes and judges mutants. ``seeds`` has the files and
+commands, ``mutate`` breaks them, ``judge`` runs them in a separate process.
 """

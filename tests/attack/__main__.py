@@ -22,7 +22,7 @@ MOST_CHANGES = 5
 
 
 def kept(family: str, seed: int, fault: Verdict, folder: Path) -> Path:
-    """The folder into which a faulty mutant is written, in its smallest form."""
+    """Writes a faulty mutant, in its smallest form, to a new folder; returns the folder."""
     whole = mutant_of(family, seed, fault.number)
     for changes in range(1, MOST_CHANGES):
         smaller = mutant_of(family, seed, fault.number, changes)
@@ -42,7 +42,7 @@ def kept(family: str, seed: int, fault: Verdict, folder: Path) -> Path:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; 1 where a mutant is faulty."""
+    """Runs the command; returns 1 where a mutant is faulty."""
     parser = argparse.ArgumentParser(prog="python -m tests.attack", description=__doc__)
     parser.add_argument("--count", type=int, default=200_000, help="mutants, of all families")
     parser.add_argument("--begin", type=int, default=0, help="the number of the first (default 0)")

@@ -1,10 +1,9 @@
-"""Runs mutants in a process of its own, which may hang, crash or eat memory, and tells what is
-wrong with what they do.
+"""Runs mutants in a child process, which may hang, crash or exhaust memory, and judges the outcome.
 
-A command ends with 0, 1 or 2 (``check`` and ``doctor`` with 3 too), after at most LIMIT_S seconds
-of CPU time and with at most MEMORY bytes. Refused, it says why in a few lines that hold none of
-Python's own words, writes no file and prints no answer; answered, it prints JSON where JSON was
-wanted. Inputs stay as they were.
+A command must end with 0, 1 or 2 (``check`` and ``doctor`` also with 3), within LIMIT_S seconds of
+CPU time and MEMORY bytes. If it refuses its input, it must say why in a few lines without words of
+Python, write no file and print no answer. If it answers, it must print JSON where JSON was
+requested. Input files must stay unchanged.
 """
 
 from __future__ import annotations
@@ -38,9 +37,11 @@ from .seeds import FAMILIES
 
 LIMIT_S, MEMORY = 10, 2 * 2**30
 GUESS = "2 s"
-"""In place of the minute that a step may take by simdev's own guess, which may be off by three."""
+"""The limit on simdev's own estimate of a step's simulation, in place of a minute: the estimate may
+be off by a factor of three.
+"""
 ROUND = 400
-"""Mutants of one process: caches that grow must not count as the memory of one of them."""
+"""The number of mutants per process, so that growing caches do not count as a mutant's memory."""
 PYTHONS = re.compile(
     r"Traceback|bug in simdev|out of memory\Z|has no attribute|NoneType|not subscriptable|"
     r"unsupported operand|index out of range|invalid literal|Decimal\(|Fraction\(|object at 0x|"
@@ -49,12 +50,12 @@ PYTHONS = re.compile(
 )
 CODES = {"check": (0, 2, 3), "profile": (0, 2, 3)}
 KEEPS = ("--journal", "sweep")
-"""Words of commands that keep what they have done, whatever comes then."""
+"""Words of commands that may keep files, even if they end with an error."""
 
 
 @dataclass(frozen=True)
 class Mutant:
-    """Broken files, by their names, and commands."""
+    """Files by name and commands, some of them broken, and the name of their seed."""
 
     seed: str
     files: Mapping[str, bytes]
@@ -69,8 +70,8 @@ class Mutant:
 
 @dataclass(frozen=True)
 class Verdict:
-    """The number of a mutant, the last exit code of its commands, and what is wrong with what they
-    do ("" for nothing).
+    """The number of a mutant, the last exit code of its commands, and the fault found (``reason``,
+    "" for none).
     """
 
     number: int
@@ -81,7 +82,7 @@ class Verdict:
 
 
 def mutant_of(family: str, seed: int, number: int, changes: int | None = None) -> Mutant:
-    """The mutant of a number, always the same; with fewer ``changes`` than it has, its first."""
+    """The mutant of a number, always the same. With ``changes`` it has only its first changes."""
     rng = Random(f"{family} {seed} {number}")
     seeds = FAMILIES[family]()
     chosen = rng.choice(seeds)
@@ -107,14 +108,14 @@ def mutant_of(family: str, seed: int, number: int, changes: int | None = None) -
 
 @cache
 def _parser() -> argparse.ArgumentParser:
-    """The parser of all verbs, made once: to make it takes longer than many a command."""
+    """The parser of all verbs, made once: making it takes longer than many commands."""
     return PARSER()
 
 
 PARSER = commands.parser
 LENGTHY = {"--budget", "--seconds", "--jobs", "--http", "--port", "--seeds", "--chains", "--limit",
            "--grid", "--points", "--links", "--help", "--top", "--compare"}  # fmt: skip
-"""Options whose values may well ask for minutes of work, or for what tests elsewhere try."""
+"""Options whose values may cause minutes of work, or which other tests cover."""
 
 
 @cache
@@ -128,7 +129,7 @@ def _actions(verb: str) -> tuple[argparse.Action, ...]:
 
 
 def _changed_command(rng: Random, words: list[str], files: Sequence[str]) -> list[str]:
-    """A command with an option or a value more, less or of another value."""
+    """A command with an option or a value added, dropped or changed."""
     texts = [str(value) for value in EXTREMES if isinstance(value, (int, str))]
     texts = [text for text in texts if len(text) < 1000 and text != "none" and "\0" not in text]
     pool = [*texts, "2", "3", "4", "8", "a,b", "x=1", "1,2,4", "out.html", "out.csv", "no/out.json",
@@ -148,7 +149,9 @@ def _changed_command(rng: Random, words: list[str], files: Sequence[str]) -> lis
 
 
 class HangsError(BaseException):
-    """A command takes too long; nothing that catches errors catches it."""
+    """Raised where a command takes too long. A BaseException, so that no handler of errors catches
+    it.
+    """
 
 
 def _stop(*_: Any) -> None:
@@ -156,7 +159,7 @@ def _stop(*_: Any) -> None:
 
 
 def _ran(words: Sequence[str]) -> tuple[int, str, str]:
-    """(exit code, stdout, stderr) of a command in this process."""
+    """Runs a command in this process; returns (exit code, stdout, stderr)."""
     words, source = list(words), b""
     if "<" in words[1:]:
         at = words.index("<", 1)
@@ -177,7 +180,7 @@ def _ran(words: Sequence[str]) -> tuple[int, str, str]:
 
 
 def _fault(words: Sequence[str], code: int, out: str, err: str) -> str | None:
-    """Faults of the text that a command printed."""
+    """The fault in a command's exit code or output, None where there is none."""
     if code not in CODES.get(words[0], (0, 1, 2)):
         return f"exit code {code}"
     word = PYTHONS.search(err)
@@ -203,9 +206,7 @@ def _fault(words: Sequence[str], code: int, out: str, err: str) -> str | None:
 
 
 def judged(mutant: Mutant, folder: Path) -> tuple[int, str, str, str]:
-    """(last exit code, fault, command, what it printed) of a mutant that is run in a folder; no
-    fault is "".
-    """
+    """Runs a mutant in a folder; returns (last exit code, fault or "", command, its output)."""
     mutant.write(folder)
     os.chdir(folder)
     code = 0
@@ -218,7 +219,7 @@ def judged(mutant: Mutant, folder: Path) -> tuple[int, str, str, str]:
         if not fault and code == 2 and created and not any(word in KEEPS for word in words):
             fault = f"refused, but wrote {sorted(created)}"
         for name, content in mutant.files.items():
-            # A scenario may be replaced by itself with what was fitted.
+            # ``calibrate`` may overwrite the scenario with the fitted one.
             fitted = words[0] == "calibrate" and name == words[1] and name in words[2:]
             if not fault and not fitted and Path(name).read_bytes() != content:
                 fault = f"changed {name}"
@@ -230,8 +231,8 @@ def judged(mutant: Mutant, folder: Path) -> tuple[int, str, str, str]:
 
 
 def _limited() -> None:
-    """Ends of time and of memory for this process."""
-    gc.freeze()  # what was there before is no garbage of a mutant
+    """Limits the time and memory of this process."""
+    gc.freeze()  # existing objects are no garbage of a mutant
     with open("/proc/self/statm") as file:
         used = int(file.read().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (used + MEMORY, resource.RLIM_INFINITY))
@@ -244,9 +245,9 @@ def _limited() -> None:
 
 
 def _work(family: str, seed: int, numbers: Sequence[int], changes: int | None, pipe: int) -> None:
-    """Judge mutants one after another, a line of JSON each."""
+    """Judges mutants one after another; writes a line of JSON for each to the pipe."""
     _limited()
-    # What a library of C writes goes past Python's streams.
+    # The output of C libraries bypasses Python's streams: it is caught in a file.
     with tempfile.TemporaryFile() as file:
         past, size = os.dup(file.fileno()), 0
     for stream in (1, 2):
@@ -254,7 +255,7 @@ def _work(family: str, seed: int, numbers: Sequence[int], changes: int | None, p
     for number in numbers:
         mutant = mutant_of(family, seed, number, changes)
         folder = Path(tempfile.mkdtemp(prefix="mutant"))
-        # A loop inside of a compiled kernel runs no handler: the process is killed then.
+        # A loop in a compiled kernel runs no signal handler: then this limit kills the process.
         spent = int(resource.getrusage(resource.RUSAGE_SELF).ru_utime) + 3 * LIMIT_S
         resource.setrlimit(resource.RLIMIT_CPU, (spent, resource.RLIM_INFINITY))
         try:
@@ -276,7 +277,7 @@ def _work(family: str, seed: int, numbers: Sequence[int], changes: int | None, p
 def _forked(
     family: str, seed: int, numbers: Sequence[int], changes: int | None
 ) -> Iterator[tuple[int, str, str, str]]:
-    """Verdicts of ``judged`` on mutants, up to the one with which their process dies."""
+    """The verdicts of ``judged`` on mutants in a child, up to a mutant that kills the child."""
     source, pipe = os.pipe()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
@@ -298,7 +299,7 @@ def _forked(
 def verdicts(
     family: str, seed: int, numbers: Iterable[int], changes: int | None = None
 ) -> Iterator[Verdict]:
-    """The verdict on each mutant, in the order of their numbers."""
+    """The verdict on each mutant, in the order of ``numbers``."""
     rest = list(numbers)
     while rest:
         done = 0
@@ -309,8 +310,8 @@ def verdicts(
 
 
 def warm(family: str) -> list[str]:
-    """Run every seed as it is in this process, so that what its commands import and compile is
-    there for each that is forked; the faults of seeds that are not valid.
+    """Runs every unchanged seed in this process, so that forked processes share the imports and
+    compiled kernels of its commands. Returns the faults of invalid seeds.
     """
     problems, home = [], os.getcwd()
     for each in FAMILIES[family]():
@@ -333,7 +334,9 @@ def _refusals(whole: Mutant, folder: Path) -> Iterator[str]:
 
 
 def require_sound(family: str, count: int, seed: int = 0) -> None:
-    """Seeds are valid, and of so many of their mutants none is faulty; some are answered still."""
+    """Asserts that seeds are valid, that none of ``count`` mutants is faulty, and that some are
+    answered and some refused.
+    """
     assert warm(family) == []
     judged_all = list(verdicts(family, seed, range(count)))
     assert [verdict for verdict in judged_all if verdict.reason] == []

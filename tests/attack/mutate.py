@@ -1,7 +1,7 @@
-"""Mutants of files and commands: the same ones for the same generator of random numbers.
+"""Makes mutants of files: the same ones for equal states of the random generator.
 
-A file is broken by what its name ends in: JSON as a tree, lines of JSON each as one, other text by
-its words and lines, all else, and sometimes any, byte by byte.
+The suffix of a file's name decides how it is broken: JSON as a tree, lines of JSON each as a tree,
+other text by words and lines, and binary files (sometimes any file) by bytes.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ PATCHES = (
 )  # fmt: skip
 QUANTITY = re.compile(r"^(-?[\d.]+(?:e-?\d+)?)(\s*\D.*)$")
 LARGEST = 400_000
-"""Characters of a mutant at most; beyond, its time says nothing."""
+"""The greatest number of characters of a mutant: a larger file may rightly take long."""
 
 
 def _scaled(rng: Random, number: Any) -> Any:
-    """Another number of the same sort."""
+    """Another number of the same type."""
     whole = isinstance(number, int)
     try:
         x = number if whole else float(number)
@@ -48,7 +48,7 @@ def _scaled(rng: Random, number: Any) -> Any:
 
 
 def _word(rng: Random, text: str, others: Sequence[str]) -> str:
-    """Another text: a quantity scaled, a name of elsewhere, or the same with a sign changed."""
+    """Another text: a scaled quantity, one of ``others``, or the text with a character changed."""
     quantity = QUANTITY.match(text)
     if quantity and rng.random() < 0.6:
         return str(_scaled(rng, Raw(quantity[1]))) + quantity[2]
@@ -59,7 +59,7 @@ def _word(rng: Random, text: str, others: Sequence[str]) -> str:
 
 
 def _alike(rng: Random, place: Place, every: Sequence[Place], donors: Sequence[Any]) -> None:
-    """Put a value of the same sort in the place of one."""
+    """Replaces the value at a place by another value of the same type."""
     value = get(place)
     if isinstance(value, bool) or value is None:
         put(place, not value)
@@ -101,7 +101,7 @@ def _nested(rng: Random, place: Place, every: Sequence[Place], donors: Sequence[
 
 
 def _spliced(rng: Random, place: Place, every: Sequence[Place], donors: Sequence[Any]) -> None:
-    """Put what another file has at a key of this name, or an entry of it beside this one."""
+    """Inserts a part of another file: its value of the same key, or an additional entry."""
     holder, i = place
     donor = [parsed(json.dumps(rng.choice(donors)))]
     there = places(donor)
@@ -113,7 +113,7 @@ def _spliced(rng: Random, place: Place, every: Sequence[Place], donors: Sequence
         if same and rng.random() < 0.5:
             put(place, copy.deepcopy(get(rng.choice(same))))
         elif named:
-            # Rather a key that an object of this sort has: one with a key of it.
+            # Prefers keys of objects of the same sort: of those that share a key with this one.
             keys = {key for key, _ in holder}
             kin = [each for each in named if keys & {key for key, _ in each[0]}]
             other, k = rng.choice(kin or named)
@@ -123,7 +123,7 @@ def _spliced(rng: Random, place: Place, every: Sequence[Place], donors: Sequence
 
 
 def _renamed(rng: Random, place: Place, every: Sequence[Place], donors: Sequence[Any]) -> None:
-    """Give an entry of an object another key, or an item a name that stands elsewhere."""
+    """Gives an entry of an object another key, or replaces an item by a text of the file."""
     holder, i = place
     texts = [text for each in every if type(text := get(each)) is str]
     keys = [each[0][each[1]][0] for each in every if isinstance(each[0], Pairs)]
@@ -142,18 +142,19 @@ CHANGES: Mapping[Change, int] = {
 
 
 GENTLE: Mapping[Change, int] = {_alike: 6, _spliced: 3, _dropped: 1, _doubled: 1}
-"""Changes that often leave a file valid, so that what comes behind the door is attacked too."""
+"""Changes that often leave a file valid, so that the code behind the readers is attacked too."""
 
 
 def changed_tree(
     rng: Random, root: list[Any], donors: Sequence[Any], changes: Mapping[Change, int]
 ) -> None:
-    """Change one place of the tree that is the only item of ``root``."""
+    """Changes one place of the tree that is the only item of ``root``."""
     every = places(root)
     holder, i = root, 0
     if rng.random() < 0.5:
         holder, i = rng.choice(every)
-    # Key by key from the root in the other half: a long list would else take nearly every change.
+    # In the other half of cases it descends key by key from the root: otherwise a long list would
+    # get nearly every change.
     else:
         while isinstance(inner := get((holder, i)), list) and inner and rng.random() < 0.85:
             holder, i = inner, rng.randrange(len(inner))
@@ -162,7 +163,7 @@ def changed_tree(
 
 
 def changed_text(rng: Random, text: str, donor: str) -> str:
-    """The text with a word, a line or a piece of it dropped, doubled, swapped or replaced."""
+    """The text with a word, a line or a piece dropped, doubled, swapped or replaced."""
     pattern = r"\n" if rng.random() < 0.3 else r"""("(?:[^"\\]|\\.)*"|[-+.\w]+|\s+)"""
     parts = [part for part in re.split(pattern, text) if part] or [""]
     i, j = rng.randrange(len(parts)), rng.randrange(len(parts))
@@ -211,11 +212,11 @@ def changed_bytes(rng: Random, content: bytes, donor: bytes) -> bytes:
 
 
 Content = Any
-"""Of a file: a value of JSON (of ``.jsonl`` a list of them), a text, or bytes."""
+"""The content of a file: a value of JSON (for ``.jsonl`` a list of values), a text, or bytes."""
 
 
 def written(name: str, content: Content) -> bytes:
-    """The bytes of a file that is not broken."""
+    """The bytes of an unbroken file."""
     if isinstance(content, bytes):
         return content
     if isinstance(content, str):
@@ -228,7 +229,7 @@ def written(name: str, content: Content) -> bytes:
 def changed_file(
     rng: Random, name: str, content: Content, donors: Sequence[Content], steps: int
 ) -> bytes:
-    """A file with so many changes; ``donors`` are files of which pieces are put into it."""
+    """The bytes of a file with ``steps`` changes; pieces of ``donors`` may be inserted."""
     whole = written(name, content)
     if isinstance(content, bytes) or rng.random() < 0.05:
         for _ in range(steps):

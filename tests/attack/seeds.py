@@ -1,8 +1,8 @@
-"""Valid files and the commands that read them: what mutants are made of.
+"""Seeds: valid files and the commands that read them, from which mutants are made.
 
 A seed is small, so that a mutant is judged in some hundredths of a second, and holds as many keys
-of its format as can stand together. Every command of a seed ends well; a later one may read what an
-earlier one has written. A new format, or a new part of one, is a seed or a key in one.
+of its format as can be combined. Every command of a seed succeeds; a later one may read a file that
+an earlier one has written. A new format, or a new part of one, needs a seed or a key in a seed.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from worlds.server import line  # noqa: E402
 
 @dataclass(frozen=True)
 class Seed:
-    """Files by their names and command lines; the words of a command are parted by spaces. A
-    command that ends in ``< NAME`` reads that file as its stdin.
+    """Files by name, and command lines, whose words are separated by spaces. A command that ends in
+    ``< NAME`` reads that file as its stdin.
     """
 
     name: str
@@ -93,7 +93,7 @@ SHARDS = [op("x0"), op("x1"), op("w", "3 us", "x0", stream="compute")]
 
 
 def collective(name: str, *inputs: str, **more: Any) -> dict[str, Any]:
-    """An op of a capture or of traces: a collective of a group, in its stream."""
+    """An op as in captures and traces: a collective of a group, in a stream."""
     return {
         "name": name, "kind": "all_reduce", "time": "20 us", "inputs": list(inputs),
         "outputs": [{"bytes": 4096}, {"bytes": 4096}], "stream": "nccl",
@@ -328,7 +328,7 @@ def _printed(files: Mapping[str, Any], command: str) -> tuple[str, dict[str, byt
 
 @cache
 def verbs() -> tuple[Seed, ...]:
-    """Files that verbs have written and others read, and all other verbs."""
+    """Seeds of files that one verb writes and another reads, and of all other verbs."""
     scenario = {"s.json": CAPTURED}
     _, run = _printed(scenario, "simulate s.json --save run.json")
     _, repeated = _printed({"s.json": SYNCED}, "simulate s.json --save run.json")
@@ -360,7 +360,7 @@ def verbs() -> tuple[Seed, ...]:
 
 @cache
 def foreign() -> tuple[Seed, ...]:
-    """Files of other tools but PyTorch's."""
+    """Seeds of files of other tools, except PyTorch's."""
     import networkx as nx
 
     from foreign import COLL, COMP, alike, field, log, matrix, network, node, varint
@@ -460,7 +460,7 @@ def _traces() -> Iterator[Seed]:
 
 @cache
 def traces() -> tuple[Seed, ...]:
-    """Traces of PyTorch, and what is fitted to measured steps."""
+    """Seeds of traces of PyTorch, and of calibration to measured steps."""
     import torch
 
     program = BytesIO()
@@ -498,4 +498,4 @@ FAMILIES = {
     "foreign": foreign,
     "traces": traces,
 }
-"""The seeds of each family, made when they are needed: traces take PyTorch."""
+"""The seeds of each family, as functions, because those of traces import PyTorch."""

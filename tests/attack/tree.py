@@ -1,5 +1,5 @@
-"""JSON as a tree that may hold what JSON forbids: equal keys, numbers of any text, half
-characters.
+"""JSON as a tree that may hold invalid JSON: equal keys, arbitrary text as numbers, and halves of
+surrogate pairs.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ from typing import Any
 
 
 class Raw(str):
-    """A piece of a file that is written as it is."""
+    """A piece of a file that is written literally."""
 
 
 class Pairs(list[list[Any]]):
-    """An object as a list of ``[key, value]``, in which a key may stand twice."""
+    """An object as a list of ``[key, value]``, in which a key may occur twice."""
 
 
 def tree_of(value: Any) -> Any:
@@ -24,7 +24,7 @@ def tree_of(value: Any) -> Any:
 
 
 def parsed(text: str) -> Any:
-    """The tree of a text; numbers with a point stay as they are written."""
+    """The tree of a text; numbers with a point keep their text."""
     return json.loads(text, object_pairs_hook=lambda it: Pairs(map(list, it)), parse_float=Raw)
 
 
@@ -40,11 +40,11 @@ def text_of(tree: Any) -> str:
 
 
 Place = tuple[list[Any], int]
-"""A holder and an index in it: of an item of a list, or of a pair of an object."""
+"""A place in a tree: a holder (a list or an object), and the index of an item or pair in it."""
 
 
 def places(tree: Any) -> list[Place]:
-    """Every place of a tree but its root."""
+    """Every place of a tree except its root."""
     listed: list[Place] = []
     level = [tree]
     while level:

@@ -1,4 +1,4 @@
-"""One broken file: its text, and everything that simdev has to say about it."""
+"""A broken file: its text, and simdev's whole message about it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Bad:
-    """``kind`` tells who reads the file, ``stderr`` is the whole message."""
+    """A broken file. ``kind`` names its reader, ``stderr`` is the whole expected message."""
 
     kind: str
     name: str
@@ -20,6 +20,6 @@ class Bad:
 
 
 def bad_of(kind: str, name: str, text: str, lines: tuple[str, ...]) -> Bad:
-    """A case whose lines all tell of the file itself."""
+    """A case whose messages are all about the file itself."""
     file = "f.jsonl" if kind == "profile" else "f.json"
     return Bad(kind, name, text, "\n".join(f"{file}: {line}" for line in lines))

@@ -1,4 +1,4 @@
-"""Broken graphs, and what is wrong with any JSON."""
+"""Broken graphs, and broken JSON of any kind."""
 
 from __future__ import annotations
 

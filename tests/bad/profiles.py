@@ -25,12 +25,12 @@ def bad(name: str, text: str, *lines: str) -> Bad:
 
 
 def row(**changes: Any) -> str:
-    """A valid row but for the changes; None drops a key."""
+    """A row that is valid except for the changes; None drops a key."""
     return json.dumps({key: value for key, value in (ROW | changes).items() if value is not None})
 
 
 def phases(**changes: Any) -> str:
-    """A header whose host tells its forward phase, and a valid row."""
+    """A header with a host's forward phase, and a valid row."""
     host = {"phases": {"forward": {"host_s": 0.001, "ops": 10} | changes}}
     return json.dumps({"v": 1, "header": {"host": host}}) + "\n" + row()
 

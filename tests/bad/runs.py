@@ -1,4 +1,4 @@
-"""Broken runs: edits of a valid one, each a path and what to put there."""
+"""Broken runs, made by edits of a valid run; an edit is a path and a new value."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def bad(name: str, *parts: Edit | str) -> tuple[str, tuple[Edit, ...], tuple[str
 
 
 def edited(run: Any, edits: tuple[Edit, ...]) -> Any:
-    """A copy of a run with every edit made; the empty path is the whole."""
+    """A copy of a run with every edit applied; the empty path replaces the whole run."""
     run = copy.deepcopy(run)
     for path, value in edits:
         if not path:

@@ -1,4 +1,4 @@
-"""Broken scenarios: those that cannot be read, and those that are only found out when they run."""
+"""Broken scenarios: some cannot be read, others only fail when they run."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def late(name: str, text: str, *lines: str) -> Bad:
 
 
 def scenario(**changes: Any) -> str:
-    """A valid scenario of two ops on one of two devices, but for the changes."""
+    """A scenario of two ops on one of two devices, valid except for the changes."""
     parts = {"version": 1, "graph": GRAPH, "cluster": CLUSTER, "strategy": {"*": "gpu:0"}} | changes
     return json.dumps({key: value for key, value in parts.items() if value is not DROP})
 

@@ -1,6 +1,6 @@
-"""Where a browser is on this machine, how it is started, and what its pages are checked for.
+"""Finds a browser on this machine, starts it, and checks its pages.
 
-As a program it prints the browser's path, or exits 1 where there is none.
+Run as a program, it prints the browser's path, or exits with 1 where there is none.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ NONE = (
 )
 SCREENSHOTS = Path(__file__).resolve().parents[2] / "build" / "screenshots"
 INSIDE = ("file:", "data:", "blob:", "about:")
-"""The beginnings of addresses that ask nobody anything."""
+"""The beginnings of addresses that cause no network request."""
 FRAMES = "new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))"
-"""Two frames: what a page draws once a frame is there after it."""
+"""A script that waits for two animation frames, after which a page's drawing is done."""
 SERIOUS = ("serious", "critical")
 LOOKS_FOR = {
     "resultTypes": ["violations"],
@@ -57,7 +57,9 @@ def executable() -> str | None:
 
 @contextmanager
 def visits(browser: Browser) -> Iterator[PageOf]:
-    """What opens addresses as ``PageOf`` opens pages, until they are all closed."""
+    """A function that opens addresses in pages, which are closed at the end. Asserts that no page
+    made network requests or wrote errors.
+    """
     from waiting import PAGE_HANGS
 
     contexts, faults = [], list[str]()
@@ -93,7 +95,7 @@ def visits(browser: Browser) -> Iterator[PageOf]:
 
 @contextmanager
 def pages_in(browser: Browser, folder: Path) -> Iterator[PageOf]:
-    """What opens pages (``PageOf``), from files in a folder, until they are all closed."""
+    """A function that opens HTML in pages (``PageOf``), through files in a folder."""
     with visits(browser) as visit:
         counts = count(1)
 
@@ -109,7 +111,7 @@ def pages_in(browser: Browser, folder: Path) -> Iterator[PageOf]:
 
 
 def serious_findings(page: Page) -> Iterator[str]:
-    """What an accessibility checker objects to on a page: rule, elements, reason."""
+    """The findings of an accessibility checker on a page: rule, elements, reason."""
     from axe_playwright_python.sync_playwright import Axe
 
     for rule in Axe().run(page, options=LOOKS_FOR).response["violations"]:
@@ -120,8 +122,8 @@ def serious_findings(page: Page) -> Iterator[str]:
 
 
 def cut_parts(page: Page, inside: str = "body") -> list[str]:
-    """The elements that reach beyond the right edge of the window and do not scroll inside of
-    something that does.
+    """The elements that reach beyond the right edge of the window and are not inside a scrolling
+    element.
     """
     parts: list[str] = page.evaluate(CUT, inside)
     return parts

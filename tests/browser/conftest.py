@@ -1,4 +1,4 @@
-"""Pages in a real browser: whatever a page asks of a network, and every error that it writes to its
+"""Pages in a real browser. Every network request of a page, and every error that it writes to its
 console, fails the test that opened it.
 """
 
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
 
-# One for a file of tests, not for the session: while it is open, its event loop counts as running,
-# and whatever else uses asyncio in this process would fail.
+# One browser per file of tests, not per session: while it is open, its event loop counts as
+# running, and other uses of asyncio in this process would fail.
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     place = executable()
@@ -36,8 +36,8 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture
 def page_of(browser: Browser, tmp_path: Path) -> Iterator[PageOf]:
-    """``page_of(html, width=1280, scheme="light")`` opens a page in a window of so many pixels, for
-    a reader who set light or dark.
+    """``page_of(html, width=1280, scheme="light")`` opens a page in a window of ``width`` pixels,
+    with a light or dark colour scheme.
     """
     with pages_in(browser, tmp_path) as opened:
         yield opened
@@ -45,6 +45,6 @@ def page_of(browser: Browser, tmp_path: Path) -> Iterator[PageOf]:
 
 @pytest.fixture
 def visit(browser: Browser) -> Iterator[PageOf]:
-    """``visit(address, width=1280, scheme="light")`` opens what stands elsewhere."""
+    """``visit(address, width=1280, scheme="light")`` opens an existing address."""
     with visits(browser) as opened:
         yield opened

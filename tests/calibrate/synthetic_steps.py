@@ -28,7 +28,7 @@ KINDS = ("matmul", "conv2d", "relu")
 
 
 def graph_of(count: int = 250, seed: int = 1, sizes: tuple[int, ...] = SIZES) -> Graph:
-    """Ops that read up to two of the twelve before them."""
+    """A random graph of ops that read up to two of the twelve previous ops."""
     draw, ops = random.Random(seed), list[Op]()
     for i in range(count):
         before = (
@@ -77,7 +77,7 @@ def factors(draw: np.random.Generator, count: int, sigma: float) -> np.ndarray:
 
 
 def noisy(task_graph: TaskGraph, seed: int, sigma: float = 0.05) -> Measured:
-    """A step of which every duration, gap and lag is off by a factor of its own."""
+    """A measured step in which every duration, gap and lag is off by a random factor."""
     draw, tasks = np.random.default_rng(seed), task_graph.tasks
     changed = {
         name: np.round(getattr(tasks, name) * factors(draw, len(tasks), sigma)).astype(np.int64)
@@ -87,7 +87,7 @@ def noisy(task_graph: TaskGraph, seed: int, sigma: float = 0.05) -> Measured:
 
 
 def blurred(task_graph: TaskGraph, seed: int, sigma: float = 0.05) -> Measured:
-    """An exact step of which the ends of all spans are off: spans of one queue overlap."""
+    """A measured step with exact starts and wrong ends, so that spans of a queue overlap."""
     trace, draw = simulate(task_graph, "simpy"), np.random.default_rng(seed)
     length = np.round((trace.finish - trace.start) * factors(draw, len(trace.start), sigma)).astype(
         np.int64
@@ -106,7 +106,7 @@ def question(
 
 
 def values(calibration: Calibration) -> dict[str, float]:
-    """The fitted numbers by quantity, gaps of links apart."""
+    """The fitted numbers by quantity; gaps of links have the prefix "link_"."""
     return {
         ("link_" if one.on_links and one.quantity == "gap" else "") + one.quantity: float(one.value)
         for one in calibration.parameters
@@ -120,7 +120,7 @@ def near(found: Mapping[str, float], share: float, *names: str) -> None:
         assert found[name] == pytest.approx(wanted[name], rel=share), name
 
 
-# Several classes of links, routes and copies
+# A cluster with several classes of links
 
 
 def mixed_cluster(nvlink: str, pcie: str, fast: str, slow: str) -> Cluster:

@@ -1,4 +1,4 @@
-"""The command in a process of its own, and the options of its verbs."""
+"""Runs the command in a child process, and lists the options of its verbs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def command(arguments: Sequence[str], **options: Any) -> subprocess.CompletedProcess[str]:
-    """The command in a process of its own."""
+    """Runs ``simdev`` in a child process."""
     environment = os.environ | {"PYTHONPATH": str(ROOT)} | options.pop("env", {})
     return subprocess.run(
         [sys.executable, "-m", "simdev", *arguments],
@@ -28,14 +28,14 @@ def command(arguments: Sequence[str], **options: Any) -> subprocess.CompletedPro
 
 
 def actions() -> Iterator[tuple[str, argparse.Action]]:
-    """Each verb with each of its arguments, as argparse holds them."""
+    """Each verb with each of its arguments, as actions of argparse."""
     (verbs,) = (a for a in parser()._actions if isinstance(a, argparse._SubParsersAction))
     for verb, command in verbs.choices.items():
         yield from ((verb, action) for action in command._actions)
 
 
 def options() -> Iterator[tuple[str, argparse.Action]]:
-    """Each verb with each of its options but the one for help."""
+    """Each verb with each of its options, except ``--help``."""
     yield from ((v, a) for v, a in actions() if a.option_strings and a.dest != "help")
 
 

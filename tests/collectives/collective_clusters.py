@@ -16,8 +16,8 @@ from simdev.nouns.strategy import Strategy
 
 
 def ring_graph(ranks: int, size: int) -> tuple[Graph, dict[str, str]]:
-    """Ring all-reduce as a graph of sends: 2 (n-1) steps, in each of which every rank passes S/n to
-    the next.
+    """A ring all-reduce as a graph of sends: in each of 2 (n-1) steps every rank sends S/n to the
+    next.
     """
     ops, place = [], {}
     for step, rank in itertools.product(range(2 * (ranks - 1) + 1), range(ranks)):
@@ -28,7 +28,7 @@ def ring_graph(ranks: int, size: int) -> tuple[Graph, dict[str, str]]:
 
 
 def simulated_ring(cluster: Cluster, devices: Sequence[int], size: int) -> Fraction:
-    """Seconds of a ring all-reduce executed send by send on a cluster."""
+    """The seconds of a ring all-reduce that is executed send by send on a cluster."""
     graph, place = ring_graph(len(devices), size)
     names = {op: cluster.devices[devices[rank]].name for op, rank in place.items()}  # type: ignore[index]
     trace = simulate(lower(graph, cluster, CostModel(), Strategy(names)))

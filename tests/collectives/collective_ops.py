@@ -21,7 +21,7 @@ def mesh(ranks: int, queues: str, **link: Any) -> Cluster:
 
 
 def two_nodes(local: int, queues: str, nodes: int = 2) -> Cluster:
-    """Nodes of equal GPUs around a switch each; their switches meet in one."""
+    """A cluster of nodes, each of ``local`` GPUs around a switch; a core switch joins the nodes."""
     count = local * nodes
     devices = [Device(f"g{i}", node=i // local, transit=False) for i in range(count)]
     devices += [Device(f"s{node}", "switch", node=node) for node in range(nodes)] + [
@@ -33,8 +33,8 @@ def two_nodes(local: int, queues: str, nodes: int = 2) -> Cluster:
 
 
 def operands(kind: str, ranks: int, size: int) -> tuple[list[int], list[int]]:
-    """Bytes of the inputs and of the outputs of a collective of ``size`` bytes, a multiple of the
-    ranks.
+    """The bytes of the inputs and of the outputs of a collective of ``size`` bytes, which must be a
+    multiple of ``ranks``.
     """
     match kind:
         case "all_gather":
@@ -52,7 +52,7 @@ def operands(kind: str, ranks: int, size: int) -> tuple[list[int], list[int]]:
 def collective(
     name: str, kind: str, ranks: Sequence[str], size: int, **attrs: Any
 ) -> tuple[list[Op], dict[str, str]]:
-    """The op, with the ops that make what it reads, and their places."""
+    """A collective op with the ops that make its inputs, and their placement."""
     read, made = operands(kind, len(ranks), size)
     sources = [Op(f"{name}_in{i}", outputs=(Tensor(one),), time=0) for i, one in enumerate(read)]
     inputs = tuple(op.name for op in sources)

@@ -1,4 +1,4 @@
-"""Devices that keep to the roofline model, rows measured on them, and questions to cost models."""
+"""Devices that follow the roofline model, rows measured on them, and queries of cost models."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def load(text: str) -> Load:
 def lasting(
     text: str, spec: DeviceSpec = SPEC, scalars: Scalars = KNOWN, factor: float = 1.0
 ) -> Row:
-    """A row of a device that keeps to the model exactly, but for a factor."""
+    """A row of a device that follows the model exactly, times a factor."""
     return Row(text, Fraction(scalars.seconds(ideal_seconds(load(text), spec)) * factor))
 
 
@@ -59,7 +59,7 @@ def products(count: int, seed: int = 0, device: str = "fast") -> list[str]:
 
 
 def op_of(text: str, name: str = "a", **fields: Any) -> tuple[Op, ...]:
-    """An op with the key, and the ops that make what it reads."""
+    """An op with this key, after the ops that make its inputs."""
     _, kind, _, attrs, shapes, dtypes, outs = json.loads(text)
     made = [
         Op(f"{name}_{i}", "input", outputs=(tensor(shape, dtype),), time=0)
@@ -76,7 +76,7 @@ def tensor(shape: Sequence[int], dtype: str) -> Tensor:
 
 
 def asked(costs: CostModel, text: str, **fields: Any) -> OpCost | None:
-    """What a cost model says of the op with a key, on the kind of device that the key names."""
+    """The cost of the op with this key, on the kind of device that the key names."""
     ops = op_of(text, **fields)
     return costs.cost(Graph("g", ops), len(ops) - 1, json.loads(text)[0])
 

@@ -1,5 +1,5 @@
-"""What documents hold, run in processes that have only foreign packages loaded, each a fork of one:
-nothing of simdev is shared, and nobody waits seconds for NumPy, Numba and PyTorch.
+"""Runs the code of documents in forks of a process that has only other packages loaded: no state of
+simdev is shared, and the import of NumPy, Numba and PyTorch costs seconds only once.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ CONTEXT.set_forkserver_preload(
 
 
 def python(source: str, folder: Path) -> str:
-    """What went wrong with a program in a folder, else nothing; it fails where its process ends
-    without an answer.
+    """Runs a program in a folder; returns its error, or "". Fails where its process ends without an
+    answer.
     """
     mine, its = CONTEXT.Pipe(duplex=False)
     process = CONTEXT.Process(target=_run, args=(its, source, folder))

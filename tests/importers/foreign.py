@@ -1,4 +1,4 @@
-"""Small files of other tools: a graph of networkx, Chakra's messages, a topology, a log."""
+"""Small files of other tools: a networkx graph, Chakra's messages, a topology, a log."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def varint(value: int) -> bytes:
 
 
 def field(number: int, value: object) -> bytes:
-    """One field of a protobuf message, written by hand from the format's own definition."""
+    """A field of a protobuf message, encoded by hand from the format's definition."""
     if isinstance(value, int):
         return varint(number << 3) + varint(value)
     data = value.encode() if isinstance(value, str) else value
@@ -52,7 +52,7 @@ def node(
 ) -> bytes:
     body = field(1, number) + field(2, name or f"n{number}") + field(3, kind)
     body += b"".join(field(5, other) for other in waits)
-    # start and inputs, which nothing reads
+    # The start and the inputs, which simdev does not read.
     body += field(6, 5) + field(7, us) + field(8, field(1, "[]"))
     for key, value in attrs.items():
         if isinstance(value, bool):
@@ -79,7 +79,9 @@ def matrix(
     extra: tuple[str, ...] = (),
     titles: str = "CPU Affinity",
 ) -> str:
-    """The output of the tool: tabs, X in the middle, a legend; the first columns are GPUs."""
+    """An output of ``nvidia-smi topo -m``: columns by tabs, X on the diagonal, a legend; the first
+    columns are GPUs.
+    """
     gpus = len(kinds) - len(extra)
     names = [f"GPU{i}" for i in range(gpus)] + list(extra)
     lines = ["\t\x1b[4m" + "\t".join([*names, titles]) + "\x1b[0m"]
@@ -113,7 +115,7 @@ def log(
     listed=True,
     tag="",
 ):
-    """What a test prints whose times lie on a line: us, and GB/s of bus bandwidth."""
+    """An output of nccl-tests whose times lie on a line: ``latency`` in us, ``bus`` in GB/s."""
     collective = {"alltoall": "all_to_all"}.get(name, name)
     factor = float(bus_factor(collective, ranks))
     lines = [f"$ ./build/{name}_perf -b 8 -e 1G -f 2 -g {ranks}"] if title else []

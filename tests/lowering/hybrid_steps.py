@@ -34,7 +34,9 @@ EXPERTS = replace(
 
 @cache
 def boxes(devices: int, nodes: int, nics: int = 0) -> Cluster:
-    """Nodes of so many devices on a switch, with a NIC for each device or fewer."""
+    """A cluster of ``nodes`` nodes, each with ``devices`` devices on a switch and ``nics`` NICs
+    (0: one for each device).
+    """
     names = [f"gpu:{i}" for i in range(devices)]
     attach = (
         [[name for j, name in enumerate(names) if j % nics == i] for i in range(nics)]
@@ -85,7 +87,9 @@ def report_of(
 
 
 def modules(recompute: str) -> st.SearchStrategy[tuple[str, ...]]:
-    """What a plan makes again; "per_op" is of dense layers with fused attention alone."""
+    """Modules for a plan to recompute; "per_op" is left out, as it only exists for dense layers
+    with fused attention.
+    """
     known = [name for name in MODULES if name != "per_op"]
     some = st.lists(st.sampled_from(known), min_size=1, max_size=4, unique=True).map(tuple)
     return some if recompute == "selective" else st.just(MODULES[:1])

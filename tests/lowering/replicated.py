@@ -22,7 +22,7 @@ from simdev.nouns.strategy import Collectives, Order, Strategy
 from simdev.report import Report, analyze, run
 from worlds.tape import Tape
 
-# Names and tasks of one device stand for those of others.
+# Fields that differ where one device represents others: they hold names and tasks.
 OF_DEVICES = ("critical_path", "symmetry", "task", "buffer", "live", "engine")
 
 
@@ -32,7 +32,7 @@ def costs() -> CostModel:
 
 
 def net(tape: Tape, batch: int) -> Graph:
-    """Layers with branches and shared weights; widths are few, so that ops are full of ties."""
+    """A random net of layers with branches; few different widths make many equal times."""
     step = StepBuilder("net", "float32", tape.pick("momentum", "adam"))
     values = [step.input("x", batch, 8)]
     for layer in range(1 + tape.number(4)):
@@ -46,7 +46,7 @@ def net(tape: Tape, batch: int) -> Graph:
 
 
 def devices(tape: Tape, count: int, far: int) -> list[Device]:
-    """Mostly alike; some are slower, smaller or have a gap."""
+    """Mostly equal devices; some are slower, smaller or have a gap."""
     odd = [
         {"kind": "p4000"},
         {"memory": 3000},
@@ -65,7 +65,7 @@ def devices(tape: Tape, count: int, far: int) -> list[Device]:
 
 def cluster(tape: Tape, count: int, far: int = 1) -> Cluster:
     queues = tape.pick("link", "half-duplex", "device", "egress", "parallel")
-    # A ring of unequal links around a switch: rings, trees and levels cross different ones.
+    # A ring of unequal links around a switch: rings, trees and levels use different links.
     gpus = devices(tape, count, far)
     links = [
         Link((gpu.name, "switch"), tape.pick("10 GB/s", "1 GB/s"), tape.pick("1 us", "0 us"))
@@ -81,7 +81,7 @@ def cluster(tape: Tape, count: int, far: int = 1) -> Cluster:
 
 
 def world(content: bytes, far: int = 1) -> Scenario:
-    """A scenario under data parallelism; ``far``: how often devices differ, of eight."""
+    """A random data-parallel scenario; of eight devices, ``far`` differ on average."""
     tape = Tape(content)
     count = tape.pick(6, 7, 8, 9, 12)
     graph = net(tape, count * tape.pick(1, 2, 3))
@@ -107,7 +107,7 @@ def world(content: bytes, far: int = 1) -> Scenario:
 
 
 def reduced(scenario: Scenario, engine: str = "simpy") -> Report | str:
-    """The report of the devices that stand for all, however few these are; why there is none."""
+    """The report of the devices that represent all, or the reason why none represents others."""
     prepared = prepare(scenario)
     quotient = quotient_of(prepared, scenario.strategy, fewest=3)
     if not isinstance(quotient, Quotient):
@@ -123,7 +123,7 @@ def expanded(scenario: Scenario, engine: str = "simpy") -> Report:
 
 
 def figures(report: Report) -> Any:
-    """All that a report tells but for names of what only some devices have."""
+    """A report's content without fields that name devices or their tasks."""
     return _without(report.to_json())
 
 

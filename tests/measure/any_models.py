@@ -1,6 +1,6 @@
-"""Small models of the ways in which people write training steps, a builder each.
+"""Small models that cover the ways in which people write training steps, each with a builder.
 
-Every builder gives (module, inputs, loss) as ``simdev profile FILE:FUNCTION`` takes it.
+Every builder returns (module, inputs, loss), as ``simdev profile FILE:FUNCTION`` expects.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def plain_rnn() -> Built:
 
 
 class PackedLstm(nn.Module):
-    """Sequences of unlike lengths, packed."""
+    """An LSTM over packed sequences of different lengths."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -68,7 +68,9 @@ def packed_lstm() -> Built:
 
 
 class Tagger(nn.Module):
-    """Takes a batch as keywords and returns an object that holds the loss, as transformers do."""
+    """Takes a batch as keyword arguments and returns an object with the loss, like the models of
+    Hugging Face's transformers.
+    """
 
     def __init__(self, made: Callable[..., Any]) -> None:
         super().__init__()
@@ -84,7 +86,7 @@ class Tagger(nn.Module):
 
 
 class ModelOutput(OrderedDict):
-    """A mapping whose entries are attributes too, as those of transformers."""
+    """A mapping whose entries are also attributes, like the outputs of Hugging Face's models."""
 
     def __init__(self, **entries: Any) -> None:
         super().__init__(entries)
@@ -111,7 +113,7 @@ def dict_batch() -> Built:
 
 
 class Encoding(UserDict):  # type: ignore[type-arg]
-    """What a tokenizer returns: a mapping that is no dict, with attributes."""
+    """A tokenizer's result: a mapping that is no dict, with attributes."""
 
     def __getattr__(self, name: str) -> Any:
         try:
@@ -235,7 +237,7 @@ def tied() -> Built:
 
 
 class InPlace(nn.Module):
-    """Writes in place: into a view, into a buffer, into what it has just made."""
+    """Writes in place: into a view, into a buffer, into its own new tensor."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -328,7 +330,7 @@ def frozen() -> Built:
 
 
 def gathering() -> Built:
-    """Indices of many kinds: what made-up values break."""
+    """Many kinds of indexing, which fail with random values as indices."""
 
     class Gathering(nn.Module):
         def __init__(self) -> None:

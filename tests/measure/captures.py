@@ -1,4 +1,4 @@
-"""Small training steps, captured and measured: shapes and keys, never times."""
+"""Small training steps to capture and measure; tests check shapes and keys, never times."""
 
 from __future__ import annotations
 

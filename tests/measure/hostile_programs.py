@@ -1,7 +1,7 @@
-"""Archives of torch.export.save that somebody has tampered with, and a process that imports them.
+"""Archives of torch.export.save that were tampered with, and a program that imports them.
 
-Each would, read as PyTorch reads it, run code (which makes a file named ``ran``), take memory
-without end, or raise an error that nobody understands.
+If read as PyTorch reads them, each would run code (which makes a file named ``ran``), exhaust the
+memory, or raise an obscure error.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ Entries = dict[str, bytes]
 
 
 def entries_of(path: Path) -> Entries:
-    """The entries of a saved program, by names without the folder around them."""
+    """The entries of a saved program, by name without the top folder."""
     with zipfile.ZipFile(path) as archive:
         return {name.partition("/")[2]: archive.read(name) for name in archive.namelist()}
 
 
 def packed(entries: Entries, method: int = zipfile.ZIP_STORED, root: str = "net/") -> bytes:
-    """Entries as an archive."""
+    """The bytes of an archive with these entries."""
     file = io.BytesIO()
     with zipfile.ZipFile(file, "w", method) as archive:
         for name, data in entries.items():
@@ -48,7 +48,7 @@ def changed(entries: Entries, name: str, change: Callable[[Any], object]) -> byt
 
 
 class Evil:
-    """Unpickled, it makes a file."""
+    """An object that makes a file when it is unpickled."""
 
     def __init__(self, marker: Path) -> None:
         self.marker = str(marker)
@@ -58,7 +58,7 @@ class Evil:
 
 
 def hostile(entries: Entries, marker: Path) -> Iterator[tuple[str, bytes]]:
-    """Archives by what is wrong with them."""
+    """Hostile archives: (what is wrong, bytes)."""
     import torch
 
     saved, raw = io.BytesIO(), pickle.dumps(Evil(marker), protocol=2)
@@ -101,7 +101,7 @@ def twice(entries: Entries, name: str, data: bytes) -> bytes:
 
 
 def codes(entries: Entries, marker: Path) -> Iterator[tuple[str, bytes]]:
-    """Code in the graph: what PyTorch hands to eval and to exec."""
+    """Archives with code in places that PyTorch passes to eval or exec."""
     code = f"__import__('pathlib').Path({str(marker)!r}).touch()"
 
     def sizes(value: Any) -> None:
@@ -132,7 +132,7 @@ def codes(entries: Entries, marker: Path) -> Iterator[tuple[str, bytes]]:
 
 
 def bombs(entries: Entries) -> Iterator[tuple[str, bytes]]:
-    """Little that becomes much."""
+    """Small archives that expand to a lot of data."""
     zeros = bytes(64 * 2**20)
     deflated = zipfile.ZIP_DEFLATED
     for name in (GRAPH, WEIGHTS, "archive_format", SAMPLE):
@@ -163,7 +163,7 @@ def bombs(entries: Entries) -> Iterator[tuple[str, bytes]]:
 
 
 def liars(entries: Entries) -> Iterator[tuple[str, bytes]]:
-    """Archives that say something wrong of themselves."""
+    """Archives whose own tables are wrong."""
     whole = packed(entries)
     end = whole.rindex(b"PK\x05\x06")
     table = struct.unpack_from("<L", whole, end + 16)[0]
@@ -190,8 +190,8 @@ def liars(entries: Entries) -> Iterator[tuple[str, bytes]]:
 
 
 def main(folder: str) -> None:
-    """Imports every archive of a folder; prints a line of JSON for each: name, exit code, what was
-    told, MiB that the process has taken more than for a fair archive.
+    """Imports every archive of a folder; prints a line of JSON for each: name, exit code, stderr,
+    and the MiB of memory beyond those of the first archive, which is sound.
     """
     from contextlib import redirect_stderr, redirect_stdout
 

@@ -1,4 +1,4 @@
-"""Events of traces of a GPU, as torch.profiler writes them."""
+"""Events of a GPU's traces, in the format of torch.profiler."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def span(name, start, duration, category="cpu_op", thread=1, **args):
 
 
 def operator(name, start, duration, inputs, number, thread=1):
-    """``inputs`` are (type, shape, value)."""
+    """The span of an operator; ``inputs`` are (type, shape, value)."""
     kinds, shapes, values = (list(column) for column in zip(*inputs, strict=True))
     strides = [[] for _ in shapes]
     for i, shape in enumerate(shapes):
@@ -55,7 +55,7 @@ def launch(start, correlation, thread=1, duration=2):
 def nccl(
     start, duration, correlation, name="allreduce", nelems=(250_000, 250_000), stream=20, **more
 ):
-    """A kernel of NCCL with what PyTorch told of its collective, among ranks 0 and 1."""
+    """A kernel of NCCL with PyTorch's record of its collective, among ranks 0 and 1."""
     event = kernel(start, duration, correlation, stream, "ncclDevKernel_AllReduce_Sum_f32_RING_LL")
     event["args"] |= {
         "Collective name": name,

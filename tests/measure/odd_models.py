@@ -1,5 +1,5 @@
-"""Small models of operators that simdev does not describe, or describes for the common case: a
-builder each, as ``simdev profile FILE:FUNCTION`` takes it.
+"""Small models of operators that simdev does not describe, or describes only in the common case.
+Each has a builder, as ``simdev profile FILE:FUNCTION`` expects.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Forward = Callable[..., Any]
 
 
 class Net(nn.Module):
-    """A linear layer of 8 units, an embedding of 11 rows, and a function behind both."""
+    """A linear layer of 8 units, an embedding of 11 rows, and a function that uses both."""
 
     def __init__(self, forward: Forward) -> None:
         super().__init__()
@@ -191,7 +191,7 @@ def adaptive_softmax() -> Built:
 
 
 def picked() -> Built:
-    """How many rows there are depends on values."""
+    """A step in which the number of rows depends on values."""
     return (
         nn.Linear(8, 8),
         (torch.randn(6, 8),),

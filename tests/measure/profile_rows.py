@@ -48,14 +48,14 @@ def row(
 def matmul(
     m: int, k: int, n: int, slowdown: float = 1.5, dev: str = "epyc-1core", **more: Any
 ) -> Row:
-    """A product that takes so many times what the datasheet allows, and a launch."""
+    """A row of a product that takes ``slowdown`` times the datasheet's bound, plus a launch."""
     peak, bandwidth = SPEEDS[dev]
     ideal = max(2 * m * n * k / peak, 4 * (m * k + k * n + m * n) / bandwidth)
     return row("matmul", [[m, k], [k, n]], [[m, n]], 2000 + 1e9 * ideal * slowdown, dev=dev, **more)
 
 
 def sound(dev: str = "epyc-1core", **more: Any) -> list[Row]:
-    """Rows that nothing is to be said against."""
+    """Rows without any fault."""
     return [
         matmul(m, k, 512, dev=dev, **more) for m in (16, 64, 256, 1024) for k in (64, 512, 2048)
     ]

@@ -1,4 +1,4 @@
-"""Steps of a rank of a world that is not there, recorded in this process."""
+"""Steps of a rank in a pretended world, recorded in this process."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from simdev.measure.ranks.writing import RankStep, RankWriter
 def step_of(
     train: Callable[[], None], size: int = 4, rank: int = 0, backend: str = "nccl"
 ) -> RankStep:
-    """The second step that ``train`` takes, a training script as a function."""
+    """The second step of ``train``, which is a training script as a function."""
     with running(World(size, rank), Mail(dist.HashStore(), rank)) as steps:
         dist.init_process_group(backend)
         try:
@@ -25,10 +25,10 @@ def step_of(
 
 
 def sent(step: RankStep) -> list[tuple[str, int]]:
-    """(kind, bytes) of all messages, in the order of issue."""
+    """The (kind, bytes) of all messages, in the order of issue."""
     return [(message.kind, message.bytes) for message in step.messages.values()]
 
 
 def names(step: RankStep) -> list[str]:
-    """The names of all ops but leaves, in the order of issue."""
+    """The names of all ops except leaves, in the order of issue."""
     return [op["name"] for op in step.ops if op["kind"] not in ("parameter", "input")]

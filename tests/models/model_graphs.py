@@ -9,7 +9,7 @@ from simdev.nouns import models
 from simdev.nouns.graph import Graph
 from simdev.nouns.semantics import op_class, op_work
 
-# Every builder at a size that is quick to ask many questions about.
+# Every builder at a small size, for quick tests.
 SMALL: dict[str, dict[str, Any]] = {
     "lenet": {},
     "alexnet": {},

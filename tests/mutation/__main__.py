@@ -36,7 +36,7 @@ MODULES = (
     "simdev/nouns/memory.py",
     "simdev/report/measures/footprint.py",
 )
-# Folders and files near the modules: a mutant runs those of their tests that come by its lines.
+# Folders and files of tests near the modules: a mutant runs the tests that reach its lines.
 TESTS = (
     "engine",
     "check",
@@ -66,27 +66,29 @@ def paths() -> list[str]:
 
 
 def digest() -> str:
-    """The state of the modules: of others no result counts, nor which tests come by which lines."""
+    """A hash of the modules: results, and the lines that tests reach, count for this state only."""
     sources = b"".join((ROOT / path).read_bytes() for path in paths())
     return hashlib.sha256(sources).hexdigest()[:8]
 
 
 def all_mutants() -> list[Mutant]:
-    """Every fault that can be made, in the order of the modules."""
+    """All possible mutants, in the order of the modules."""
     return [
         mutant for path in paths() for mutant in mutants_of(path, (ROOT / path).read_text("utf-8"))
     ]
 
 
 def is_due(mutant: Mutant, end: Row | None, again: str | None) -> bool:
-    """Whether a mutant is to be run: those without a result, else those to be run again."""
+    """Whether to run a mutant: without ``again``, if it has no result; else if no test noticed it
+    and its key contains ``again``.
+    """
     if again is None or end is None:
         return again is None and end is None
     return end["end"] in UNNOTICED and again in mutant.key
 
 
 def main() -> int:
-    """Run the mutants that have no result yet, and print the score."""
+    """Runs the mutants that have no result yet, and prints the score."""
     parser = argparse.ArgumentParser("python -m tests.mutation", description=__doc__)
     parser.add_argument("--count", type=int, default=300, help="how many mutants (300)")
     parser.add_argument("--seed", type=int, default=0, help="which ones are drawn (0)")

@@ -1,4 +1,4 @@
-"""Kernels as plain Python: what compiled code reads through pointers are memory views here."""
+"""Runs kernels as plain Python: memory views stand for the pointers of compiled code."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from simdev.ground.jit import Table
 
 
 def interpret() -> None:
-    """Let modules that are imported from now on have plain functions in place of kernels."""
+    """Makes modules that are imported from now on define plain functions in place of kernels."""
     replaced: dict[str, Callable[..., Any]] = {
         "jit": lambda function: function,
         "jitable": lambda *functions: functions[0],
@@ -27,7 +27,7 @@ def interpret() -> None:
 
 
 def compile_anew() -> None:
-    """Let no kernel come from the cache on disk, which does not know of changed functions."""
+    """Disables the cache of kernels on disk, which would not notice changed functions."""
     jit.cache_folder = lambda: None
 
 
@@ -36,5 +36,5 @@ def _opened(columns: Any) -> Any:
 
 
 def _view(value: Any) -> Any:
-    """A view without dimensions: its items are Python's numbers, which are faster than NumPy's."""
+    """A flat memory view: its items are Python numbers, which are faster than NumPy's."""
     return memoryview(value.reshape(-1)) if isinstance(value, np.ndarray) else int(value)

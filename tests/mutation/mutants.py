@@ -1,7 +1,7 @@
-"""Small faults of source code: where each may be made, and the code of a function that has it.
+"""Small faults of source code: their places, and the code of a function with such a fault.
 
-A mutant changes one place in the body of one function or method. Left alone are texts (what a
-person reads), annotations, defaults, decorators and what stands outside functions.
+A mutant changes one place in the body of one function or method. Texts for people, annotations,
+defaults, decorators and code outside of functions are left alone.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Mutant:
     path: str
     number: int
     name: str
-    lines: tuple[int, ...]  # where it may show that a test comes by
+    lines: tuple[int, ...]  # the lines that show whether a test reaches it
     change: str
 
     @property
@@ -68,7 +68,7 @@ def mutants_of(path: str, source: str) -> list[Mutant]:
 
 
 def drawn(mutants: Sequence[Mutant], count: int, seed: int) -> list[Mutant]:
-    """So many of them, each as likely as any other; fewer are the first of more."""
+    """A uniform sample of ``count`` mutants; a smaller sample is the begin of a larger one."""
     shuffled = list(mutants)
     random.Random(seed).shuffle(shuffled)
     return shuffled[:count]
@@ -85,8 +85,8 @@ def code_of(mutant: Mutant, root: Path) -> CodeType:
 
 
 def functions_in(code: CodeType) -> dict[str, CodeType]:
-    """The code objects of functions and methods of a module, by qualified name; of nested functions
-    that of the outermost one.
+    """The code objects of functions and methods of a module, by qualified name; nested functions
+    are part of their outermost function.
     """
     inside = [value for value in code.co_consts if isinstance(value, CodeType)]
     named = {value.co_qualname: value for value in inside if "<" not in value.co_name}
@@ -97,7 +97,7 @@ def functions_in(code: CodeType) -> dict[str, CodeType]:
 
 
 class _Faults(ast.NodeTransformer):
-    """Walks over the places of a module; at the ``wanted`` one the tree is changed."""
+    """Lists the places of faults in a module, and applies the fault at the ``wanted`` place."""
 
     def __init__(self, source: str, wanted: int = -1) -> None:
         self.wanted, self.names = wanted, list[str]()
@@ -158,7 +158,7 @@ def _short(node: ast.AST) -> str:
 
 
 def variants(node: ast.AST, returns: str) -> Iterator[ast.AST]:
-    """Nodes that may stand in place of this one, in a function of this return type."""
+    """Nodes that may replace a node, in a function of this return type."""
     yield from _operators(node)
     yield from _values(node)
     yield from _statements(node, returns)
@@ -206,7 +206,7 @@ def _statements(node: ast.AST, returns: str) -> Iterator[ast.AST]:
         case ast.Continue() | ast.AugAssign() | ast.Raise() | ast.Delete():
             yield ast.Pass()
         case ast.Expr(value=value) if ast.unparse(value).startswith("super()"):
-            # Does nothing, and leaves the method the cell that ``super`` had.
+            # A statement without effect that keeps the cell which ``super`` needs.
             yield ast.Expr(ast.Name("__class__", ast.Load()))
         case ast.Expr(value=value) if not isinstance(value, ast.Constant):
             yield ast.Pass()
@@ -215,7 +215,7 @@ def _statements(node: ast.AST, returns: str) -> Iterator[ast.AST]:
 
 
 def _other(value: ast.expr, returns: str) -> ast.expr:
-    """Values that a function of this type might return instead."""
+    """A different value for a function of this return type to return."""
     if returns == "bool":
         return ast.UnaryOp(ast.Not(), value)
     if returns in ("int", "float", "Ints", "Floats"):
@@ -224,7 +224,7 @@ def _other(value: ast.expr, returns: str) -> ast.expr:
 
 
 def _is_stored(target: ast.AST) -> bool:
-    """Whether a dropped assignment leaves every local name as it was."""
+    """Whether an assignment binds no local name, so that it can be dropped."""
     if isinstance(target, ast.Tuple):
         return all(map(_is_stored, target.elts))
     return isinstance(target, ast.Attribute | ast.Subscript)

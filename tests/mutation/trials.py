@@ -1,10 +1,10 @@
 """Runs tests on mutants: a plugin of pytest, which forks a process for each mutant once tests are
 collected.
 
-First each file of tests is run on the code as it is: which lines each test comes by, and its CPU
-seconds. A mutant then runs the tests that come by its lines, the quickest first, up to the first
-that fails. The code of its function is exchanged in the forked process, so no source is written,
-nothing is imported anew, and nothing is left over.
+First each file of tests is run on the unchanged code, to learn which lines each test reaches and
+its CPU seconds. A mutant then runs the tests that reach its lines, the quickest first, up to the
+first that fails. The code of its function is replaced in the forked process only, so no source is
+written, nothing is imported again, and nothing remains.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from .mutants import Mutant, code_of
 
 BROKEN, HANGS, FAILS, PASSES = 6, 7, 8, 9  # exit codes
 LONG_S = 12.0  # CPU seconds after which a test is left out
-LIMIT_S, TIMES = 2.0, 10  # a test hangs after so many CPU seconds and times as long as before
+LIMIT_S, TIMES = 2.0, 10  # a test hangs after LIMIT_S + TIMES x its usual CPU seconds
 MEMORY = 2 * 2**30  # bytes more than at the start
 Row = dict[str, Any]
 UNNOTICED = ("survived", "unreached")
@@ -68,7 +68,7 @@ class Trials:
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        """A failing example is not made smaller: that it fails is enough."""
+        """Lets Hypothesis skip the shrinking of failing examples: a failure is enough."""
         from hypothesis import Phase, settings  # pytest warns where its plugin was imported before
 
         for test in {getattr(item, "function", None) for item in items}:
@@ -78,10 +78,10 @@ class Trials:
                 )
 
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
-        """In place of pytest's."""
+        """Runs the mutants, in place of pytest's loop over tests."""
         gc.collect()
         self.functions = [value for value in gc.get_objects() if type(value) is FunctionType]
-        gc.freeze()  # what is collected is not copied into each process
+        gc.freeze()  # so that garbage collection in a fork does not copy these objects' memory
         self.session, self.items = session, {item.nodeid: item for item in session.items}
         self.learn()
         tests = [row for row in _rows(self.folder / "tests.jsonl") if row["passed"]]
@@ -96,7 +96,7 @@ class Trials:
         return True
 
     def learn(self) -> None:
-        """Run each file of tests that is not known yet, and keep what its tests come by."""
+        """Runs each file of tests that is not known yet; keeps the lines that its tests reach."""
         known = {row["file"] for row in _rows(self.folder / "tests.jsonl")}
         by_file = groupby(self.session.items, lambda item: item.path)
         files = [(self.named(path), list(items)) for path, items in by_file]
@@ -105,12 +105,12 @@ class Trials:
             _forked(partial(self.watch, name, items), self.folder / "running")
 
     def named(self, path: Path) -> str:
-        """A file of tests as it is now."""
+        """The name of a file of tests, with a hash of its present content."""
         digest = hashlib.sha256(path.read_bytes()).hexdigest()[:8]
         return f"{path.relative_to(self.root)} {digest}"
 
     def watch(self, name: str, items: list[pytest.Item]) -> int:
-        """In a process of its own: append a row a test."""
+        """Runs tests in a forked process, and appends a row for each."""
         include = [str(self.root / path) for path in self.paths]
         lines = coverage.Coverage(data_file=None, include=include, config_file=False)
         lines.start()
@@ -136,7 +136,7 @@ class Trials:
         return PASSES
 
     def tried(self, mutant: Mutant, tests: list[Row]) -> Row:
-        """How a mutant ends, and by which test."""
+        """The end of a mutant, and the test that caused it."""
         near = [row for row in tests if {*row["lines"].get(mutant.path, ())} & {*mutant.lines}]
         if not near:
             return {"end": "unreached"}
@@ -154,7 +154,7 @@ class Trials:
         return {"end": end, "test": mark.read_text()}
 
     def attack(self, mutant: Mutant, tests: Iterable[Row], mark: Path) -> int:
-        """In a process of its own: run tests on the mutant up to the first that fails."""
+        """Runs tests on the mutant in a forked process, up to the first that fails."""
         mark.write_text("")
         exchange(mutant, self.root, self.functions)
         most = _size() + MEMORY
@@ -182,7 +182,7 @@ def _size() -> int:
 
 
 def exchange(mutant: Mutant, root: Path, functions: Iterable[FunctionType]) -> None:
-    """Give every function of that name and file the code that has the fault."""
+    """Gives every function of the mutant's name and file the code with the fault."""
     code = code_of(mutant, root)
     same = [
         function
@@ -197,9 +197,9 @@ def exchange(mutant: Mutant, root: Path, functions: Iterable[FunctionType]) -> N
 
 
 def _forked(work: Callable[[], int], log: Path) -> int:
-    """The exit code of a process that does the work and prints nothing; negative for a signal.
+    """Does the work in a silent child process; returns its exit code, negative for a signal.
 
-    Raises RuntimeError where the work broke down, with the lines that it left in the log.
+    Raises RuntimeError where the work raised an exception, with the traceback from the log.
     """
     child = os.fork()
     if child:

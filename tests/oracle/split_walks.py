@@ -1,4 +1,4 @@
-"""Walks of sessions over splits: a start, and proposals with what becomes of them."""
+"""Random walks of sessions over splits: a start, and proposals with their outcomes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from worlds.tape import Tape
 
 
 def change(tape: Tape, case: Case, divided: bool) -> dict[str, Configuration]:
-    """Another configuration of one op or two; leaves and updates too."""
+    """New random configurations of one or two ops, which may be leaves or updates."""
     found = {}
     for _ in range(tape.pick(1, 1, 2)):
         i = (tape.number(256) * 256 + tape.number(256)) % len(case.graph.ops)
@@ -28,8 +28,8 @@ def change(tape: Tape, case: Case, divided: bool) -> dict[str, Configuration]:
 
 
 def make_split(tape: Tape) -> Case:
-    """A random strategy that the compiled path knows, on a cluster with hosts or in program
-    order.
+    """A random strategy that the compiled path supports, in fifo or program order, mostly on a
+    cluster with hosts.
     """
     case = covered(tape)
     cluster = with_hosts(tape, case.cluster, "us")
@@ -39,7 +39,7 @@ def make_split(tape: Tape) -> Case:
 
 
 def turned(strategy: Strategy, by: int) -> Strategy:
-    """The strategy with each of its devices so many further on."""
+    """The strategy with the index of each device increased by ``by``, modulo DEVICES."""
     names = {f"gpu:{d}": f"gpu:{(d + by) % DEVICES}" for d in range(DEVICES)}
     partition = {
         name: replace(one, devices=tuple(map(names.__getitem__, one.devices)))
@@ -50,13 +50,13 @@ def turned(strategy: Strategy, by: int) -> Strategy:
 
 
 def make_walk(tape: Tape) -> tuple[Case, list[tuple[dict[str, Any], int]]]:
-    """A start, and proposals with what becomes of them: accepted, rejected, left open."""
+    """A start, and proposals with their outcomes: accepted, rejected, or left open."""
     case = covered(tape)
     divided = any(one.time for one in case.strategy.partition.values())
     moves: list[tuple[dict[str, Any], int]] = []
     for _ in range(5):
         found: dict[str, Any] = change(tape, case, divided)
         if moves and moves[-1][0] and tape.number(4) == 0:
-            found |= dict.fromkeys(moves[-1][0])  # follow again
+            found |= dict.fromkeys(moves[-1][0])  # None: these ops follow others again
         moves.append((found, tape.number(3)))
     return case, moves

@@ -1,5 +1,5 @@
-"""Peers' own answers and measured inputs; README.md says where each file is from and under which
-licence.
+"""Published answers and measured inputs of other tools; README.md gives the source and licence of
+each file.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ PEERS = Path(__file__).parent
 
 @cache
 def measured_all_reduces() -> dict[int, list[tuple[int, float]]]:
-    """By number of A100 GPUs, 2 to 8, of one node: bytes and seconds of all-reduces, as vTrain
-    publishes them.
+    """The (bytes, seconds) of all-reduces by number of A100 GPUs of a node, 2 to 8, as published by
+    vTrain.
     """
     rows = defaultdict(list)
     with gzip.open(PEERS / "vtrain" / "allreduce_a100.csv.gz", "rt") as file:

@@ -11,8 +11,8 @@ gpipe = partial(named_schedule, "GPipe")
 SINGLE = [name for name in SCHEDULES if not name.startswith("Interleaved")]
 
 
-# Names, ranks, microbatches, chunks: also fewer microbatches than ranks, and rounds that are longer
-# than the ranks.
+# Names, ranks, microbatches, chunks; among them fewer microbatches than ranks, and rounds longer
+# than the number of ranks.
 SHAPES = [
     *itertools.product(SINGLE, (1, 2, 3, 5), (1, 2, 4, 9), (1,)),
     *itertools.product(

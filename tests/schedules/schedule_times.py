@@ -20,7 +20,7 @@ PS = 10**12
 def run(
     schedule: Schedule, *times: Any, engine: str = "simpy", **sizes: Any
 ) -> tuple[PipelineUse, Trace]:
-    """Simulate and have the checker judge it. Times are seconds."""
+    """Simulates a schedule, with times in seconds; asserts that the checker accepts the trace."""
     task_graph = pipeline_task_graph(schedule, stage_times(schedule, *times, **sizes))
     trace = simulate(task_graph, engine)
     assert check(task_graph, trace) == ()

@@ -29,5 +29,5 @@ def trial_of() -> Callable[..., Trial]:
 
 @pytest.fixture
 def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The learner ``tiny`` is a method of the search."""
+    """Registers the learner ``tiny`` as a method of the search."""
     tiny_learner.register(monkeypatch)

@@ -1,4 +1,4 @@
-"""Programs that ask one process and a Dask cluster the same, each in a process of its own."""
+"""Child processes that compare a call in one process with the same call on a Dask cluster."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ if __name__ == "__main__":
     print("equal")
 """
 ALIKE = "curve(serial) == curve(results) and serial.strategy == results.strategy"
-"""Two searches that improved alike and found one strategy."""
+"""An expression: two searches have equal curves and found the same strategy."""
 
 
 def require_equal(
     folder: Path, imports: str, call: str, equal: str, there: str | None = None
 ) -> None:
-    """Run the call in one process and then on a cluster (there: as ``there``), whose results must
-    be ``equal``: an expression of ``serial`` and ``results``.
+    """Runs ``call`` in one process, then ``there`` (default: ``call``) on a cluster, and asserts
+    ``equal``, an expression of the results ``serial`` and ``results``.
     """
     pytest.importorskip("distributed", reason="Dask is not installed")
     parts = {"imports": imports, "call": call, "there": there or call, "equal": equal}

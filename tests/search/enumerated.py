@@ -1,4 +1,4 @@
-"""Answers of planners found by trying everything, and the problems that they are tried on."""
+"""Optimal answers for planners by exhaustive enumeration, and the problems to solve."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ WORKLOADS = {
     "OperatorGraphs/bert_l-3_training": 65.303149122,
     "OperatorGraphs/bert_l-6_inference": 29.579505806,
 }
-"""The least maximum load of workloads of dnn-partitioning, in ms."""
+"""The least possible maximum load of workloads of dnn-partitioning, in ms."""
 
 
 def problem(tape: Tape) -> MaxLoadProblem:
-    """Up to 6 nodes in some classes, on up to 3 accelerators and a CPU, with edges any way between
-    backward nodes.
+    """A random problem of up to 6 nodes in some groups, on up to 3 accelerators and a CPU; no edge
+    leads from a backward to a forward node.
     """
     count = 1 + tape.number(6)
     backward = tuple(bool(tape.pick(0, 0, 1)) for _ in range(count))
@@ -53,13 +53,13 @@ def problem(tape: Tape) -> MaxLoadProblem:
 
 
 def best_split(blocks: Blocks, *most: int) -> Split:
-    """The last of the splits on the way to it."""
+    """The best split: the last that ``splits`` yields."""
     return list(splits(blocks, *most))[-1]
 
 
 def best_load(one: MaxLoadProblem, ordered: bool) -> float:
-    """By trying every assignment of groups; ``ordered``: only those whose devices can be put in an
-    order.
+    """The least maximum load over all assignments of groups; with ``ordered``, over those whose
+    devices can be put in an order.
     """
     places, best = (*one.accelerators, *one.cpus), inf
     for chosen in product(places, repeat=len(one.members)):
@@ -78,7 +78,7 @@ def in_a_row(one: MaxLoadProblem, chosen: tuple[int, ...]) -> bool:
 
 
 def best_chain(profile: Profile, level: Level) -> float:
-    """By trying every cut of a chain and every share of the machines."""
+    """The least time over all cuts of a chain and all shares of the machines."""
 
     def stage(first: int, last: int, replicas: int) -> float:
         held = sum(profile.parameters[first:last])
@@ -101,7 +101,7 @@ def best_chain(profile: Profile, level: Level) -> float:
 
 
 def best_latency(one: MaxLoadProblem) -> float:
-    """By trying every placement of the groups."""
+    """The least latency over all placements of the groups."""
     found = inf
     for chosen in product((*one.accelerators, *one.cpus), repeat=len(one.members)):
         devices = [chosen[group] for group in one.group]
@@ -111,7 +111,7 @@ def best_latency(one: MaxLoadProblem) -> float:
 
 
 def best_in_line(one: MaxLoadProblem) -> float:
-    """By trying every way to cut the linear order, each device taking one run of it."""
+    """The least maximum load over all cuts of the linear order, with one run for each device."""
     blocks, best = blocks_of(one), inf
     order = topological(before_of(len(blocks.size), blocks.order), "branch")
     for chosen in product((*one.accelerators, *one.cpus), repeat=len(order)):
@@ -123,7 +123,7 @@ def best_in_line(one: MaxLoadProblem) -> float:
 
 
 def best_layered(profile: Profile, levels: list[Level]) -> float:
-    """By trying every cut of a chain and every share of the machines, on every level."""
+    """The least time over all cuts of a chain and all shares of the machines, on every level."""
     groups = len(profile.seconds)
 
     def handed(state: int) -> int:

@@ -1,4 +1,4 @@
-"""Which plans are one answer, worked out by hand: steps within 1 % of the least."""
+"""Groups of plans that count as one answer: their steps are within 1 % of the least."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Small graphs that several tests of search place."""
+"""Small graphs that several tests of search use."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from worlds.graphs import chain, op
 
 PLACERS = [name for name, method in METHODS.items() if not method.splits]
 FLAT = ("pipedream", "dnn-contiguous", "dnn-ip", "dnn-latency")
-"""Placers that plan in a model of their own, which knows no op on several devices."""
+"""Placers with a separate model, in which an op runs on a single device."""
 
 
 def forks(memory: int | None = None) -> Oracle:
-    """Two chains of three ops between a source and a sink, on two devices: best apart, and not on
-    one device.
+    """Two chains of three ops between a source and a sink; on two devices they are faster apart
+    than on one.
     """
     ops = [op("source", 1, size=1, param_bytes=2)]
     for name in "ab":
@@ -55,7 +55,7 @@ def mixed() -> Oracle:
 
 
 def choosy() -> Oracle:
-    """An op that a GPU alone can run, and one that a CPU runs faster."""
+    """An op that only a GPU can run, and an op that a CPU runs faster."""
     ops = (Op("a", time={"gpu": 1}), Op("b", time={"gpu": 3, "cpu": 2}))
     machine = joined([Device("g0"), Device("c0", "cpu")], bandwidth=1)
     return Oracle(Graph("choosy", ops), machine)
@@ -71,5 +71,5 @@ def fork() -> Scenario:
 
 
 def environment(name: str, oracle: Oracle, **options: Any) -> gymnasium.Env:
-    """The environment of that name, which places the ops of the oracle."""
+    """The environment of this name, which places the ops of the oracle."""
     return gymnasium.make(name, oracle=oracle, **options)

@@ -1,4 +1,4 @@
-"""Small models of which plans are searched, all plans of a space, and what bounds must hold."""
+"""Small models for plans, all plans of a space, and a check of the bounds of a setup."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ SPARSE = {
 
 
 def space_of(question: Question, options: Mapping[str, Any]) -> Space:
-    """The plans of a question that the options leave."""
+    """The space of plans of a question under the options."""
     return Space(question.model, question.devices, question.global_batch, choices_of(options))
 
 
 def every_plan(space: Space) -> list[Plan]:
-    """The plans of a space, those of a setup one after another."""
+    """All plans of a space, setup by setup."""
     return [plan for setup in space.setups(Counter()) for plan in space.plans(setup)]
 
 
 def check_setup(
     bounds: Bounds, setup: Setup, zeros: tuple[int, ...], row: Mapping[str, Any]
 ) -> None:
-    """What is known of a setup, and of those alike together, is no more than of its plans."""
+    """Asserts that the bounds of a setup do not exceed the figures of its plan in ``row``."""
     exchanged, least, (held, fits) = (
         bounds.exchanged_ps(setup), bounds.setup_ps(setup), bounds.held(setup, zeros),
     )  # fmt: skip

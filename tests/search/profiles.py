@@ -1,4 +1,4 @@
-"""Chains that PipeDream partitions, and machines to partition them over, drawn."""
+"""Random chains for PipeDream's planner, and machines to partition them over."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from worlds.tape import Tape
 
 
 def layered(tape: Tape, groups: int, machines: int, levels: int = 2) -> tuple[Profile, list[Level]]:
-    """A chain of up to so many groups (seconds, activations and parameters in bytes), and levels
-    of machines.
+    """A random chain of up to ``groups`` groups (seconds, activations and parameters in bytes), and
+    levels of machines.
     """
     count = 1 + tape.number(groups)
     columns = [

@@ -1,7 +1,8 @@
-"""A learner without a network: a table of weights by group and device, which counts what was best.
+"""A learner without a network: a table of chances by group and device, moved towards the best
+placements.
 
-It is registered for a test by ``register``, and uses all that learners are offered: settings, a
-warm start, a saved policy, workers, and placements that are scored once.
+``register`` registers it for a test. It uses every feature for learners: settings, a warm start, a
+saved policy, workers, and placements that are scored once.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ class Settings:
 
 
 class Sampler:
-    """What workers are given: the distribution to mix in."""
+    """The object that workers get: the distribution to mix in."""
 
     def __init__(self, even: Floats) -> None:
         self.even = even
@@ -94,7 +95,7 @@ def tiny(trial: Trial) -> None:
 
 
 def register(monkeypatch: pytest.MonkeyPatch, *prepare: str) -> None:
-    """Make it a method, "tiny", with these usual preparations, until the test ends."""
+    """Registers the method "tiny" with these preparations, until the test ends."""
     monkeypatch.setitem(sys.modules, "simdev.search.tiny", sys.modules[__name__])
     method = Method("search.tiny:tiny", prepare, 40, learner="search.tiny:Settings")
     monkeypatch.setitem(METHODS, "tiny", method)

@@ -1,7 +1,7 @@
 """A question so small that its optimum is known: 6 groups on 3 devices that differ, 729 placements.
 
-How many different placements are evaluated until the optimum is among them is the measure of a
-learner. Random search meets it at any of 729 with the same chance: its median is RANDOM_MEDIAN.
+The measure of a learner is the number of different placements that it evaluates until it meets the
+optimum. Random search meets it at each of the 729 with equal chance: its median is RANDOM_MEDIAN.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from worlds.clusters import joined
 SEEDS = range(5)
 PLACEMENTS = 3**6
 RANDOM_MEDIAN = (PLACEMENTS + 1) / 2  # different placements; seeds would only add luck
-WITHIN = 300  # different placements in which a learner must have met the optimum
+WITHIN = 300  # different placements within which a learner must meet the optimum
 TIMES = {  # ps on the kinds "even", "left" and "right"
     "source": (3, 7, 6),
     "a": (18, 13, 29),
@@ -35,13 +35,13 @@ TIMES = {  # ps on the kinds "even", "left" and "right"
     "d": (19, 24, 11),
     "sink": (8, 4, 7),
 }
-SENT = 3  # bytes of every output, a ps each
+SENT = 3  # bytes of every output; a byte takes 1 ps
 READS = {"a": ["source"], "b": ["source"], "c": ["a"], "d": ["b"], "sink": ["c", "d"]}
 
 
 def toy(memory: int | None = None, least: int | None = None) -> Oracle:
-    """Two branches between a source and a sink, each faster on another device. Without limits five
-    placements cannot be improved by moving one group.
+    """Two branches between a source and a sink, each faster on a different device. Without limits
+    of memory, five placements cannot be improved by moving one group.
 
     ``memory`` is the capacity in bytes of every device (None: any), ``least`` that of "left" alone;
     each op holds 10 bytes of parameters.
@@ -64,8 +64,8 @@ def toy(memory: int | None = None, least: int | None = None) -> Oracle:
 
 @cache
 def optimum(memory: int | None = None, least: int | None = None) -> tuple[int, Ints]:
-    """The step in ps of the best of all 729 placements that fit, and that placement: no other is as
-    good.
+    """The step in ps of the best of all 729 placements that fit, and that placement, which is
+    unique.
     """
     oracle = toy(memory, least)
     rows = [np.array(row) for row in product(range(3), repeat=len(TIMES))]
@@ -76,8 +76,8 @@ def optimum(memory: int | None = None, least: int | None = None) -> tuple[int, I
 
 
 def until_optimum(result: Result) -> int | None:
-    """The evaluations that a search of ``toy()`` used until it met the optimum; None where it never
-    did. Of a learner, which evaluates no placement twice, they are different placements.
+    """The number of evaluations until a search of ``toy()`` met the optimum; None where it never
+    did. A learner evaluates no placement twice, so for it these are different placements.
     """
     best, _ = optimum()
     met = (point.evaluation for point in result.points if point.step_ps == best)
@@ -85,7 +85,7 @@ def until_optimum(result: Result) -> int | None:
 
 
 class _UntilOptimum(Oracle):
-    """The toy that interrupts its search once the optimum was asked: nothing after it counts."""
+    """The toy, which interrupts its search once the optimum was evaluated."""
 
     _met = False
 
@@ -100,8 +100,8 @@ class _UntilOptimum(Oracle):
 def until_optima(
     method: str, budget: int = WITHIN, seeds: Iterable[int] = SEEDS, **options: Any
 ) -> list[int | None]:
-    """``until_optimum`` of a method for each of some seeds, over all 6 groups: no preparation joins
-    any. ``options`` are those of ``search``.
+    """``until_optimum`` of a method for each seed, over all 6 groups: no preparation joins groups.
+    ``options`` are those of ``search``.
     """
     met = []
     for seed in seeds:
@@ -111,10 +111,10 @@ def until_optima(
 
 
 def curve(result: Result | Best) -> list[tuple[int, int]]:
-    """The evaluations at which a search got better, each with the step in ps that it found."""
+    """The evaluations at which a search improved, each with the step in ps that it found."""
     return [(point.evaluation, point.step_ps) for point in result.points]
 
 
 def unprepared(method: str, oracle: Oracle, budget: int, seed: int = 0, **options: Any) -> Result:
-    """A search over all groups as they are: no preparation joins any."""
+    """The result of a search over all groups, without a preparation that joins some."""
     return search(oracle, method, budget, seed, prepare=(), **options)

@@ -1,4 +1,4 @@
-"""A question for a server, and clients that ask it."""
+"""A question for a server, and clients that send it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ HAS_PROC = Path("/proc/self/status").exists()
 
 
 def question(memory: int | None = None) -> dict[str, Any]:
-    """A layered graph of 40 ops, in which the first two are one group, on 4 devices."""
+    """A scenario of a layered graph of 40 ops, the first two in a group, on 4 devices."""
     chance = random.Random(5)
     ops: list[dict[str, Any]] = []
     for i in range(OPS):
@@ -65,7 +65,7 @@ def library(document: dict[str, Any]) -> Oracle:
 
 
 def placements(count: int, seed: int = 0) -> list[list[int]]:
-    """Device indices by group."""
+    """Random placements: device indices by group."""
     return np.random.default_rng(seed).integers(0, DEVICES, (count, OPS - 1)).tolist()
 
 
@@ -141,7 +141,7 @@ PATIENT = IMPATIENT.replace(
 
 
 class Server:
-    """A server in a process of its own, and requests to it."""
+    """A server in a child process, and requests to it."""
 
     def __init__(self, command: Sequence[str]) -> None:
         self.process = subprocess.Popen(
@@ -180,7 +180,7 @@ class Server:
         return reply["result"] if "result" in reply else reply["error"]
 
     def raw(self, text: bytes) -> socket.socket:
-        """A connection that has sent these bytes. {HEAD} stands for good headers but for the
+        """A connection that has sent these bytes. {HEAD} stands for valid headers without the
         length.
         """
         head = (
@@ -194,7 +194,7 @@ class Server:
         return channel
 
     def begun(self, length: int) -> socket.socket:
-        """A connection whose request is under way, with a body of so many bytes still to come."""
+        """A connection that has sent the head of a request, with ``length`` bytes still to come."""
         channel = self.raw(b"{HEAD}Content-Length: %d\r\nExpect: 100-continue\r\n\r\n" % length)
         assert channel.recv(65536).startswith(b"HTTP/1.1 100 ")
         return channel
@@ -206,14 +206,14 @@ class Server:
         return int(answer.split()[1]) if answer else 0
 
     def stop(self) -> tuple[int, str]:
-        """The exit code and stderr."""
+        """Stops the server; returns its exit code and stderr."""
         self.process.send_signal(signal.SIGTERM)
         _, error = self.process.communicate(timeout=HANGS)
         return self.process.returncode, error
 
 
 def answered(connection: socket.socket) -> Any:
-    """The reply to the request that a connection has sent."""
+    """The reply to the request that was sent on a connection."""
     response = HTTPResponse(connection)
     response.begin()
     return json.loads(response.read())

@@ -1,4 +1,4 @@
-"""Servers to ask: the protocol alone, and by HTTP in a process of its own."""
+"""Servers for tests: the protocol alone, and by HTTP in a child process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A server whose traces take as long as a test wants, and its processes."""
+"""A server whose traces last as long as a test wants, and its processes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from clients import Server
 from worlds.server import line
 
 LARGE = 40_000_000
-"""Bytes of the answer to a trace of the strategy "large": more than lies between two processes."""
+"""Bytes of the answer to a trace of the strategy "large": more than the pipe between two processes
+buffers.
+"""
 STUCK = """
 import os, signal, sys
 from simdev.commands.server import METHODS, Limits, ServerState
@@ -39,7 +41,7 @@ METHODS["trace"] = trace
 state = ServerState(Limits(seconds=SECONDS, scenarios=2))
 serve(state, 0, sys.stdout, Patience(requests=9, head=3))
 """
-"""The program of a server whose traces take for ever, or until the file that they name is there."""
+"""The program of a server whose traces last for ever, or until the file that they name exists."""
 
 
 def stuck(seconds: float) -> str:
@@ -56,7 +58,7 @@ def workers(server: Server) -> list[psutil.Process]:
 
 @contextlib.contextmanager
 def under_way(server: Server, body: bytes, count: int) -> Iterator[list[socket.socket]]:
-    """So many clients that have sent a request and wait."""
+    """Opens ``count`` connections that have sent a request and wait for the reply."""
     with contextlib.ExitStack() as stack:
         head = b"{HEAD}Content-Length: %d\r\n\r\n" % len(body)
         yield [stack.enter_context(server.raw(head + body)) for _ in range(count)]

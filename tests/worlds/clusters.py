@@ -1,4 +1,4 @@
-"""Small clusters: devices and the links between them. Bandwidths are bytes a second."""
+"""Small clusters: devices and the links between them. Bandwidths are in bytes per second."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SWITCH = Device("hub", "switch")
 
 
 def devices(count: int, prefix: str = "g", **fields: object) -> list[Device]:
-    """Devices ``g0``, ``g1``, ...; ``fields`` are those of Device, among them memory in bytes."""
+    """Devices ``g0``, ``g1``, ... with these fields of Device, for example memory in bytes."""
     return [Device(f"{prefix}{d}", **fields) for d in range(count)]
 
 
@@ -27,10 +27,10 @@ def joined(
     name: str = "joined",
     **link: object,
 ) -> Cluster:
-    """A cluster whose every two devices are joined by a link of their own, at ``UNIT``.
+    """A cluster in which every two devices are joined by a separate link, at ``UNIT``.
 
-    ``members`` are the number of devices, which are named by the ``prefix`` and their number, their
-    names, or devices; the first two take ``memory``, in bytes. ``link`` holds fields of Link.
+    ``members`` is the number of devices (named by ``prefix`` and index), their names, or devices;
+    in the first two cases ``memory`` sets theirs, in bytes. ``link`` holds fields of Link.
     """
     named = devices(members, prefix, memory=memory) if isinstance(members, int) else members
     own = [Device(one, memory=memory) if isinstance(one, str) else one for one in named]
@@ -44,26 +44,28 @@ def star(
     hub: Device = SWITCH,
     **link: object,
 ) -> Cluster:
-    """A cluster whose every device is joined to the hub alone, at ``UNIT``."""
+    """A cluster in which every device is joined only to the hub, at ``UNIT``."""
     own = tuple(members)
     links = tuple(Link((one.name, hub.name), **({"bandwidth": UNIT} | link)) for one in own)
     return Cluster("star", (*own, hub), links, queues)
 
 
 def machines(count: int, queues: str = "device", host: bool = False, **link: object) -> Cluster:
-    """So many GPUs, and perhaps a host, any two joined by a link of 8 bytes a second."""
+    """A cluster of ``count`` GPUs, and a host where ``host``; any two are joined by a link of 8
+    bytes per second.
+    """
     members = devices(count, "gpu:") + [Device("host:0", "cpu")] * host
     return joined(members, queues, name="machines", **({"bandwidth": 8} | link))
 
 
 def limited(cluster: Cluster, memory: int | None) -> Cluster:
-    """The cluster, each of its devices with so many bytes of memory; None: as many as one likes."""
+    """The cluster, with ``memory`` bytes on each device (None: unlimited)."""
     own = tuple(replace(device, memory=memory) for device in cluster.devices)
     return replace(cluster, devices=own)
 
 
 def _links(tape: Tape, names: Sequence[str], shape: str) -> list[Link]:
-    """All to all, or a star around a switch or host of the last name."""
+    """Links all to all, or in a star around the last name, a switch or host."""
     pairs = [
         (a, b)
         for i, a in enumerate(names)

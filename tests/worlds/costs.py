@@ -12,10 +12,10 @@ SPEC = DeviceSpec(
     "gpu", {"bfloat16": Fraction(10**14)}, Fraction(10**12), launch=Fraction(1, 10**6),
     efficiency={"default": Efficiency(Fraction(1, 2), Fraction(3, 4))},
 )  # fmt: skip
-"""Half of 100 TFLOP/s, three quarters of 1 TB/s, launches of 1 us."""
+"""A device that reaches half of 100 TFLOP/s and three quarters of 1 TB/s, with launches of 1 us."""
 
 COSTS = CostModel(specs=(DeviceSpec("gpu", {"float32": Fraction(10**12)}, Fraction(10**11)),))
-"""All of 1 TFLOP/s and of 100 GB/s, launches of no time."""
+"""The costs of a device that reaches all of 1 TFLOP/s and 100 GB/s, with launches of no time."""
 
 
 def row_of(
@@ -26,8 +26,8 @@ def row_of(
     dtype: str = "float32",
     **fields: Any,
 ) -> dict[str, Any]:
-    """A row of a profile as its file tells it: an op that reads and makes tensors of these shapes
-    took ``p50`` ns on a ``gpu``, forward.
+    """A row of a profile in the format of files: a forward op that reads and makes tensors of these
+    shapes took ``p50`` ns on a ``gpu``.
     """
     shapes = {"in": [*reads], "dt": [dtype] * len(reads), "out": [*makes]}
     measured = {"dev": "gpu", "phase": "fwd", "t_ns": {"p50": p50}, "src": "measured"}

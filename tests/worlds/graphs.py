@@ -10,7 +10,7 @@ from worlds.tape import Tape
 
 
 def op(name: str, ps: int, *inputs: str, size: int = 0, **fields: object) -> Op:
-    """An op of one output of ``size`` bytes."""
+    """An op with one output of ``size`` bytes."""
     return Op(name, inputs=inputs, outputs=(Tensor(size),), time=f"{ps} ps", **fields)
 
 
@@ -36,7 +36,7 @@ def update(name: str, weight: str, gradient: str) -> Op:
 
 
 def chain(*times: int, size: int = 0, **fields: object) -> Graph:
-    """Ops ``o0``, ``o1``, ... of so many ps, each reading the ``size`` bytes of the one before."""
+    """Ops ``o0``, ``o1``, ... of these times in ps; each reads ``size`` bytes of the one before."""
     ops = (
         op(f"o{i}", ps, *([f"o{i - 1}"] if i else []), size=size, **fields)
         for i, ps in enumerate(times)
@@ -45,16 +45,17 @@ def chain(*times: int, size: int = 0, **fields: object) -> Graph:
 
 
 def fan(first: object, *times: object) -> Graph:
-    """An op ``s`` and ops ``o0``, ``o1``, ... that read its byte, of times as ops take them."""
+    """An op ``s`` of time ``first``, and ops ``o0``, ``o1``, ... that read its output of 1 byte."""
     ops = [Op(f"o{i}", inputs=("s",), time=time) for i, time in enumerate(times)]
     return Graph("fan", (Op("s", outputs=(Tensor(1),), time=first), *ops))
 
 
 def layers(*times: tuple[int, int], size: int = 0, parameters: int = 0, **fields: object) -> Graph:
-    """A chain of layers, each a forward op ``f0``, ... and a backward op ``b0``, ... (ps) in the
-    group ``l0``, ...
+    """A chain of layers with times (forward, backward) in ps. Each has a forward op ``f0``, ... and
+    a backward op ``b0``, ..., in the colocation group ``l0``, ...
 
-    Each hands on ``size`` bytes, and each forward op has ``parameters`` bytes and the fields.
+    Each op has an output of ``size`` bytes; each forward op has ``parameters`` bytes of parameters
+    and the fields.
     """
     ops = []
     for i, (forward, _) in enumerate(times):
@@ -75,7 +76,9 @@ def rename(mapping: Mapping[str, str], text: str) -> str:
 
 
 def make_graph(tape: Tape) -> Graph:
-    """Ops of 0 to 3 ps with two outputs of 0 to 2 bytes, listed in either direction."""
+    """A random graph of ops of 0 to 3 ps with two outputs of 0 to 2 bytes; the ops may be listed
+    backwards.
+    """
     ops: list[Op] = []
     for i in range(1 + tape.number(8)):
         reads = (
@@ -100,7 +103,7 @@ def make_graph(tape: Tape) -> Graph:
 
 
 def dag(tape: Tape) -> Graph:
-    """Up to 9 ops in some groups; sizes and times full of ties, zeros among them."""
+    """A random graph of up to 9 ops, some in groups, with many equal sizes and times, and zeros."""
     count = 2 + tape.number(8)
     ops = []
     for i in range(count):

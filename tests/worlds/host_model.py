@@ -1,7 +1,8 @@
-"""What hosts do, computed from the execution contract alone (rule 9): no pass, no engine.
+"""A model of hosts by the text of the execution contract alone (rule 9), without simdev's lowering
+or engines.
 
-Every constraint is written down as an edge, and times are the longest paths. Transfers go over
-``parallel`` queues, where nothing waits for a link, so that edges tell it all.
+Every constraint is an edge, and times are longest paths. Transfers use ``parallel`` queues, where
+nothing waits for a link, so that edges suffice.
 """
 
 from __future__ import annotations
@@ -19,9 +20,10 @@ Node = tuple[Any, ...]  # ("op", step, op) or ("dispatch", step, op or "graph", 
 
 @dataclass(frozen=True)
 class Piece:
-    """An op, a piece of one or a collective: ``place`` in the file, ``devices`` it runs on.
+    """An op, a piece of an op, or a collective: its ``place`` in the file, the ``devices`` that it
+    runs on.
 
-    ``reads`` are other pieces, by number, with the bytes that come from them. Times are ps.
+    ``reads`` lists other pieces, by index, with the bytes read from them. Times are ps.
     """
 
     place: int
@@ -38,8 +40,9 @@ class Piece:
 
 @dataclass
 class HostModel:
-    """``order`` is fifo, program or priority, or the sequence of each device; ``across`` are pairs
-    of pieces of which one waits for the other of the step before; ``sending`` ps by bytes.
+    """A question with hosts. ``order`` is fifo, program or priority, or the sequence of each
+    device. ``across`` are pairs of pieces: the second waits for the first of the previous step.
+    ``sending`` maps bytes to the ps of their transfer.
     """
 
     pieces: Sequence[Piece]
@@ -52,7 +55,7 @@ class HostModel:
     edges: list[tuple[Node, Node, int]] = field(default_factory=list)
 
     def finishes(self) -> dict[Node, int]:
-        """When every op and every dispatch ends, in ps."""
+        """The end of every op and every dispatch, in ps."""
         order = list(self._order())
         for step in range(self.steps):
             for i, piece in enumerate(self.pieces):
@@ -83,13 +86,13 @@ class HostModel:
     # Orders
 
     def _run_on(self, device: int, order: Sequence[tuple[int, int]]) -> list[int]:
-        """The pieces of a device in the order in which it runs or is given them."""
+        """The pieces of a device in the order in which they run or are dispatched."""
         if isinstance(self.order, dict) and self.cluster.host_of(device) is None:
             return self.order[device]
         return [i for i, d in order if d == device]
 
     def _order(self) -> Iterator[tuple[int, int]]:
-        """(piece, device), in the order of one step."""
+        """The pairs (piece, device) in the order of a step."""
         if isinstance(self.order, dict):
             heads = {device: 0 for device in self.order}
             while True:
@@ -106,7 +109,7 @@ class HostModel:
         places: Sequence[Any] = [piece.place for piece in self.pieces]
         if self.order == "priority":
             places = self._topological()
-        # Pieces of one op have one place: there the device decides.
+        # Pieces of an op have the same place: then the device decides.
         yield from sorted(
             ((i, d) for i, piece in enumerate(self.pieces) for d in piece.devices),
             key=lambda entry: (places[entry[0]], entry[1]),
@@ -139,7 +142,7 @@ class HostModel:
         return host
 
     def _dispatch(self, thread: str, order: Sequence[tuple[int, int]]) -> None:
-        """The dispatches of a thread, one after the other."""
+        """Adds the dispatches of a thread, one after the other."""
         given: list[tuple[Node, int]] = []
         for step in range(self.steps):
             replayed: set[int] = set()
@@ -167,7 +170,9 @@ class HostModel:
                     self.edges.append((("op", node[1], i), after, 0))
 
     def _hold_back(self, device: int, ahead: int, order: Sequence[tuple[int, int]]) -> None:
-        """Dispatches wait for the latest earlier op from which on more than ``ahead`` launch."""
+        """Lets each dispatch wait for the latest earlier op from which on the launches, including
+        its own, exceed ``ahead``.
+        """
         each = [i for i, d in order if d == device]
         ran = [(step, i) for step in range(self.steps) for i in each]
         for k, (step, i) in enumerate(ran):
@@ -180,7 +185,7 @@ class HostModel:
                     break
 
     def _chain_streams(self, device: int) -> None:
-        """Ops of a stream of a device run in the order of the file."""
+        """Lets the ops of each stream of a device run in the order of the file."""
         for stream in {piece.stream for piece in self.pieces} - {None}:
             in_it = [
                 i

@@ -1,4 +1,4 @@
-"""Random questions with hosts, and the same as a HostModel: the contract's text."""
+"""Random questions with hosts, each also as a HostModel, which follows the contract's text."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PS = Fraction(1, 10**12)
 
 @dataclass(frozen=True)
 class HostWorld:
-    """A question; ``model`` is the same for one step."""
+    """A question; ``model`` is its HostModel for one step."""
 
     prepared: Prepared
     strategy: Strategy
@@ -30,7 +30,7 @@ class HostWorld:
         return lower_step(self.prepared, self.strategy, repeated)
 
     def steps(self, count: int) -> tuple[TaskGraph, HostModel]:
-        """So many steps, lowered and as their model."""
+        """The task graph and the HostModel of ``count`` steps."""
         step = self.lowered(True)
         return iterated(step, count), replace(
             self.model, steps=count, across=step.across, length={}, edges=[]
@@ -38,7 +38,7 @@ class HostWorld:
 
 
 def finishes(world: HostWorld, task_graph: TaskGraph, finish: list[int]) -> dict[Node, int]:
-    """When ops and dispatches end, by the nodes of the model."""
+    """The ends of ops and dispatches in a trace, by the nodes of the model."""
     ops, devices = world.prepared.graph.ops, task_graph.devices
     names: dict[str, Node] = {}
     for step in range(task_graph.steps):
@@ -64,7 +64,9 @@ def host(tape: Tape, far: int) -> Host:
 
 
 def host_world(tape: Tape, far: int = 1024) -> HostWorld:
-    """Up to three devices and ten ops, under every order; hosts are at most ``far`` ahead."""
+    """A question of up to three devices and ten ops, under any order; hosts run at most ``far``
+    launches ahead.
+    """
     policy = tape.pick("fifo", "program", "priority", "fixed")
     count = 1 + tape.number(3)
     cluster = _cluster(tape, count, policy in ("fifo", "priority"), far)
@@ -90,7 +92,7 @@ def host_world(tape: Tape, far: int = 1024) -> HostWorld:
         sequence = {names[d]: tuple(ops[i].name for i in row) for d, row in given.items()}
         order = Order(policy, sequence=sequence)
     prepared = Prepared(graph, cluster, CostModel())
-    # What a collective takes is no question of hosts.
+    # The duration of a collective does not depend on hosts, so it is taken from simdev.
     for i, ring in prepared.rings.items():
         pieces[i] = replace(pieces[i], duration=ring.duration_ps)
     model = HostModel(pieces, cluster, given, lambda size: size)
@@ -98,7 +100,9 @@ def host_world(tape: Tape, far: int = 1024) -> HostWorld:
 
 
 def _cluster(tape: Tape, count: int, every: bool, far: int) -> Cluster:
-    """With ``every`` all devices have a host: else a queue would serve who comes first."""
+    """A random cluster. With ``every`` all devices have a host, because a device without one serves
+    ops in the order of their arrival.
+    """
     devices = []
     for d in range(count):
         given = host(tape, far) if tape.number(2) else None
@@ -129,7 +133,7 @@ def _add_op(tape: Tape, pieces: list[Piece], device: int, replays: set[int]) -> 
     some = tape.some(2, len(able)) if able else []
     reads = tuple((able[i], tape.number(4)) for i in some)
     piece = _piece(tape, len(pieces), (device,), replays)
-    # A collective hands its output to each rank, and nothing is sent.
+    # A collective has its output on each rank, so reading it sends nothing.
     reads = tuple((i, 0 if pieces[i].collective else size) for i, size in reads)
     pieces.append(replace(piece, reads=reads))
 
@@ -157,8 +161,8 @@ def _op(i: int, piece: Piece, pieces: list[Piece]) -> Op:
         outputs = tuple(Tensor(8) for _ in ranks)
         attrs = {"ranks": ranks}
         return Op(f"op{i}", "all_reduce", inputs=inputs, outputs=outputs, attrs=attrs, **fields)
-    # Output k has k bytes, so that a reader's bytes are those of the output that it names; the
-    # last is what collectives add up.
+    # Output k has k bytes, so that a reader chooses the bytes by the output; collectives sum the
+    # last output.
     inputs = tuple(
         f"op{j}:{pieces[j].devices.index(piece.devices[0])}"
         if pieces[j].collective
@@ -170,7 +174,7 @@ def _op(i: int, piece: Piece, pieces: list[Piece]) -> Op:
 
 
 def _sequences(tape: Tape, pieces: list[Piece], count: int) -> dict[int, list[int]]:
-    """The ops of each device in an order in which they could run."""
+    """A feasible random order of the ops of each device."""
     left, done = list(range(len(pieces))), list[int]()
     while left:
         able = [i for i in left if set(done).issuperset(j for j, _ in pieces[i].reads)]

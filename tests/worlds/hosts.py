@@ -1,4 +1,4 @@
-"""Random hosts for random questions: every mode and thread, ties and times of nothing."""
+"""Random hosts for random questions: with every mode and thread, ties, and times of zero."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from worlds.scenarios import World
 from worlds.tape import Tape
 
 MODES = ("eager", "eager", "eager", "graph", "none")
-FAR = 1000  # launches that no small question has
+FAR = 1000  # more launches than a small question has
 
 
 def with_hosts(tape: Tape, cluster: Cluster, unit: str = "ps") -> Cluster:
-    """Hosts in the cluster or in its devices, which stand in one node or in two."""
+    """The cluster with hosts of its own or of its devices, which are in one or two nodes."""
     shared = Host("eager", tape.pick(FAR, 1, 2, 3, 5), tape.pick("device", "node"), f"1 {unit}")
     mixed = tape.pick(False, True)
     devices = []
@@ -35,7 +35,7 @@ def with_hosts(tape: Tape, cluster: Cluster, unit: str = "ps") -> Cluster:
 
 
 def blocks_nowhere(cluster: Cluster) -> bool:
-    """Whether no op may block its host: some host replays a graph."""
+    """Whether no op may block its host, because some host replays a graph."""
     hosts = map(cluster.host_of, range(len(cluster.devices)))
     return any(host is not None and host.mode == "graph" for host in hosts)
 
@@ -47,7 +47,7 @@ def dispatched(
     times: Sequence[int] = (0, 1, 2, 3),
     unit: str = "ps",
 ) -> Graph:
-    """The graph, its ops with host times, launches, and perhaps some that block."""
+    """The graph, with random host times and launches on its ops; some ops may block their host."""
     blocking = tape.pick(False, False, True) and not blocks_nowhere(cluster)
 
     def change(op: Op) -> Op:
@@ -60,6 +60,6 @@ def dispatched(
 
 
 def hosted(tape: Tape, world: World) -> World:
-    """The world with hosts, and with what its ops take on them."""
+    """The world with random hosts, and with host times on its ops."""
     cluster = with_hosts(tape, world.cluster)
     return world.but(cluster=cluster, graph=dispatched(tape, world.graph, cluster))

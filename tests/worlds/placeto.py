@@ -7,8 +7,8 @@ from simdev.nouns.graph import Graph, Op, Tensor
 
 
 def placeto_edges(node: dict, index: dict[str, int]) -> dict[int, int]:
-    """Producer -> output read: a control input reads output 0, the output that comes last in the
-    list wins.
+    """Producer -> the output read. A control input reads output 0; where a producer occurs several
+    times in the list, the last counts.
     """
     edges = {}
     for text in node["input"]:

@@ -1,6 +1,4 @@
-"""Task graphs written by hand, for the known answers: a task a line, its resources and what it
-waits for.
-"""
+"""Task graphs written by hand, with known answers: tasks with resources and predecessors."""
 
 from __future__ import annotations
 
@@ -20,7 +18,7 @@ from worlds.scenarios import World
 
 @dataclass(frozen=True)
 class T:
-    """One task: its name, duration, the queues it holds and the tasks that it waits for."""
+    """A task: its name, its duration in ps, the queues that it holds, and its predecessors."""
 
     name: str
     duration: int
@@ -40,7 +38,7 @@ def program(
     policy: str = "fifo",
     sequence: Mapping[str, str | Sequence[str]] | None = None,
 ) -> TaskGraph:
-    """The tasks in the order of their ids; queues in the order of their first mention."""
+    """The task graph of these tasks; queues are in the order of their first mention."""
     row = {task.name: i for i, task in enumerate(tasks)}
     queues = list(dict.fromkeys(queue for task in tasks for queue in words(task.on)))
     successors: list[list[int]] = [[] for _ in tasks]
@@ -83,7 +81,7 @@ def program(
 
 
 def starts(trace: Trace) -> dict[str, int]:
-    """Start of each task by name."""
+    """The start of each task by name."""
     return dict(zip(trace.task_graph.tasks.name, trace.start.tolist(), strict=True))
 
 
@@ -92,7 +90,7 @@ def play(tasks: Sequence[T], policy: str = "fifo", **sequence: object) -> Trace:
     return simulate(program(tasks, policy, **sequence))  # type: ignore[arg-type]
 
 
-# Small programs whose traces tests know by heart
+# Small programs whose traces are worked out by hand: [start, finish) of each task.
 
 
 def sequence() -> TaskGraph:
@@ -105,7 +103,7 @@ def sequence() -> TaskGraph:
 
 
 def gapped() -> TaskGraph:
-    """x [0, 2) busy to 4, y [4, 5), z of length zero."""
+    """x [0, 2) keeps its queue busy to 4, y [4, 5), z of length zero."""
     return program([T("x", 2, "q", gap=2), T("y", 1, "q"), T("z", 0, "q"), T("free", 2)])
 
 
@@ -126,16 +124,14 @@ def sequenced() -> TaskGraph:
 
 
 def rounds() -> TaskGraph:
-    """At 1, n (a successor of s) is ready a round before m (of the zero-length z): n [1, 3) m [3,
-    5).
+    """At 1, n (a successor of s) is ready a round before m (a successor of z, of length zero):
+    n [1, 3) m [3, 5).
     """
     return program([T("m", 2, "q", "z"), T("s", 1), T("z", 0, (), "s"), T("n", 2, "q", "s")])
 
 
 def behind() -> TaskGraph:
-    """x [0, 4) on r; head waits for r and s; tail stands behind head on s: head [4, 5), tail [5,
-    6).
-    """
+    """x [0, 4) on r; head waits for r and s; tail is after head on s: head [4, 5), tail [5, 6)."""
     return program([T("x", 4, "r"), T("head", 1, "r s"), T("tail", 1, "s")])
 
 

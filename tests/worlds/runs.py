@@ -1,4 +1,4 @@
-"""Runs that both engines tell alike and the checker accepts, and what is read from their traces."""
+"""Runs on which both engines agree and which the checker accepts, and figures of their traces."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def spans(trace: Trace) -> tuple[list[int], list[int]]:
 
 
 def agreed(trace: Trace) -> Trace:
-    """The trace, which the other engine gives as well and the checker accepts."""
+    """The trace; asserts that the other engine gives the same one and the checker accepts it."""
     engine = "compiled" if trace.engine == "simpy" else "simpy"
     assert spans(simulate(trace.task_graph, engine)) == spans(trace)
     assert check(trace.task_graph, trace) == ()
@@ -39,12 +39,12 @@ def steady_of(trace: Trace) -> Steady:
 
 
 def repeated(trace: Trace) -> Steady:
-    """How the steps of a trace repeat, which they do."""
+    """How the steps of a trace repeat; asserts that they do."""
     steady = steady_of(trace)
     assert steady.repeats
     return steady
 
 
 def rules(faults: Iterable[Violation]) -> set[str]:
-    """The rules that are broken."""
+    """The rules that the violations break."""
     return {fault.rule for fault in faults}

@@ -1,6 +1,4 @@
-"""Whole questions: what is run, where, and in which order; by hand, drawn, and as their files tell
-them.
-"""
+"""Whole questions (graph, cluster and strategy): by hand, random, and in the format of files."""
 
 from __future__ import annotations
 
@@ -32,7 +30,7 @@ from worlds.tape import Tape, drawn
 
 @dataclass(frozen=True)
 class World:
-    """A whole question: what is run, where, and in which order."""
+    """A whole question: a graph, a cluster, and a strategy (placement and order)."""
 
     graph: Graph
     cluster: Cluster
@@ -42,7 +40,7 @@ class World:
     def of(
         cls, ops: Sequence[Op], cluster: Cluster, placement: Sequence[int], order: Order = Order()
     ) -> World:
-        """``placement`` holds the device index of each op."""
+        """The world of these ops; ``placement`` holds the device index of each op."""
         names = {one.name: cluster.devices[d].name for one, d in zip(ops, placement, strict=True)}
         return cls(Graph("world", tuple(ops)), cluster, Strategy(names, order))
 
@@ -59,7 +57,7 @@ class World:
         return self.trace.end_ps
 
     def but(self, **changes: object) -> World:
-        """The same question with another graph, cluster or strategy."""
+        """The question with another graph, cluster or strategy."""
         return replace(self, **changes)
 
     def ordered(self, order: Order) -> World:
@@ -74,7 +72,9 @@ class World:
 
 
 def fixed_order(world: World, keys: Sequence[int]) -> Order:
-    """A sequence for every queue, from one line of all tasks; ``keys`` are used over and over."""
+    """A sequence for every queue, from one topological order of all tasks by ``keys``, which are
+    repeated as needed.
+    """
     task_graph = world.ordered(Order()).task_graph
     names = task_graph.tasks.name
     sequences = in_line(task_graph, [keys[i % len(keys)] for i in range(len(names))])
@@ -88,7 +88,7 @@ def fixed_order(world: World, keys: Sequence[int]) -> Order:
 def make_world(
     tape: Tape, policies: Sequence[str], queues: Sequence[str], transfers: Sequence[str]
 ) -> World:
-    """See ``worlds``."""
+    """A random world; see ``worlds``."""
     policy = tape.pick(*policies)
     graph, cluster = make_graph(tape), make_cluster(tape, queues, transfers)
     hosts = [d for d, device in enumerate(cluster.devices) if device.runs_ops]
@@ -97,7 +97,7 @@ def make_world(
         return world.ordered(Order("priority", {one.name: tape.number(3) for one in graph.ops}))
     if policy == "fixed":
         return world.ordered(fixed_order(world, tape.column(24, 0, 1, 2, 3).tolist()))
-    # listed backwards, program order would deadlock
+    # Program order would deadlock where ops are listed backwards.
     if policy == "program" and graph.ops[0].name == "o0":
         return world.ordered(Order("program"))
     return world
@@ -108,12 +108,12 @@ def worlds(
     queues: Sequence[str] = QUEUES,
     transfers: Sequence[str] = TRANSFERS,
 ) -> st.SearchStrategy[World]:
-    """Up to 8 ops on up to 4 devices, placed at random, under one order of its queues."""
+    """Random worlds of up to 8 ops on up to 4 devices, placed at random, under some policy."""
     return drawn(make_world, policies, queues, transfers)
 
 
 def expected(world: World) -> Cost:
-    """What an oracle must answer: the step and the peaks of the reference engine's trace."""
+    """The cost that an oracle must return: step and peaks of the reference engine's trace."""
     trace = simulate(lower(world.graph, world.cluster, CostModel(), world.strategy), "simpy")
     peaks = tuple(memory.peak for memory in trace.memory)
     return Cost(trace.end_ps / 1e12, trace.feasible, trace.memory_excess, trace.end_ps, peaks)
@@ -125,7 +125,7 @@ def column(world: World) -> list[int]:
 
 
 def oracle_of(world: World, **options: object) -> Oracle:
-    """An oracle that is asked where the ops of a world run."""
+    """An oracle for placements of a world's ops."""
     return Oracle(world.graph, world.cluster, order=world.strategy.order, **options)
 
 
@@ -137,22 +137,24 @@ def placed(world: World, placement: Sequence[int]) -> World:
 
 
 def question(graph: Any, cluster: Any, strategy: Any, **more: Any) -> dict[str, Any]:
-    """A scenario as its file tells it."""
+    """A scenario in the format of files."""
     return {"version": 1, "graph": graph, "cluster": cluster, "strategy": strategy, **more}
 
 
 def scenario_of(graph: Any, cluster: Any, strategy: Any, **more: Any) -> Scenario:
-    """The scenario of what a file tells."""
+    """The scenario loaded from parts in the format of files."""
     return load_scenario(question(graph, cluster, strategy, **more))
 
 
 def pipelined(graph: Any, cluster: Any = "dgx-h100", **pipeline: Any) -> dict[str, Any]:
-    """A scenario of a large model, spread as ``pipeline`` says, as its file tells it."""
+    """A scenario of a large model with this ``pipeline``, in the format of files."""
     return question(graph, cluster, {"pipeline": pipeline})
 
 
 def lenet(cluster: Any = "c4140-4x-v100", batch: int = 8, **strategy: Any) -> dict[str, Any]:
-    """A scenario of LeNet as its file tells it, in data parallelism unless it is a pipeline."""
+    """A scenario of LeNet in the format of files: data-parallel, unless ``strategy`` has a
+    pipeline.
+    """
     model = {"model": "lenet", "batch": batch}
     return question(model, cluster, strategy if "pipeline" in strategy else PARALLEL | strategy)
 
@@ -186,7 +188,7 @@ def written(path: Path, value: Any) -> Path:
 
 PARALLEL = {"version": 1, "short": "data-parallel"}
 GPT = {"model": "gpt-1.7b", "layers": 4, "length": 512}
-"""A large model, made small."""
+"""A large model with few layers and short sequences."""
 TINY: dict[str, Any] = {
     "version": 1,
     "graph": {
@@ -205,5 +207,5 @@ TINY: dict[str, Any] = {
 
 
 def bandwidths(count: int) -> dict[str, list[str]]:
-    """A grid of so many points over TINY."""
+    """A grid over TINY with ``count`` bandwidths."""
     return {"cluster.bandwidth": [f"{i} MB/s" for i in range(1, count + 1)]}

@@ -1,4 +1,4 @@
-"""Sequences of the queues of a task graph: lines that cannot deadlock, and their starts."""
+"""Fixed sequences for the queues of a task graph that cannot deadlock, and their starts."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from simdev.nouns.taskgraph import TaskGraph
 
 
 def line_up(task_graph: TaskGraph, keys: Sequence[int]) -> list[int]:
-    """A topological order of the tasks; among those that could come next, the one of the smallest
-    key.
+    """A topological order of the tasks; among the tasks that could come next, the one with the
+    smallest key does.
     """
     missing = task_graph.predecessor_count.tolist()
     ready = [task for task, count in enumerate(missing) if not count]
@@ -26,8 +26,8 @@ def line_up(task_graph: TaskGraph, keys: Sequence[int]) -> list[int]:
 
 
 def in_line(task_graph: TaskGraph, keys: Sequence[int]) -> list[list[int]]:
-    """For each resource its tasks in the order of one line of all tasks: sequences that cannot
-    deadlock.
+    """The tasks of each resource, in the order of one topological order of all tasks, so that the
+    sequences cannot deadlock.
     """
     held = task_graph.tasks.resources.lists()
     line = line_up(task_graph, keys)
@@ -38,7 +38,7 @@ def in_line(task_graph: TaskGraph, keys: Sequence[int]) -> list[list[int]]:
 
 
 def fixed(task_graph: TaskGraph, keys: Sequence[int]) -> TaskGraph:
-    """The same with a sequence in every queue."""
+    """The task graph with a fixed sequence in every queue."""
     sequences = map(tuple, in_line(task_graph, keys))
     pairs = zip(task_graph.resources, sequences, strict=True)
     return replace(
@@ -47,8 +47,8 @@ def fixed(task_graph: TaskGraph, keys: Sequence[int]) -> TaskGraph:
 
 
 def longest_paths(task_graph: TaskGraph) -> list[int]:
-    """Starts in the disjunctive graph: each queue's sequence adds an edge of length duration + gap
-    to the next.
+    """The starts as longest paths in the disjunctive graph, in which each queue's sequence adds
+    edges of length duration + gap from a task to the next.
     """
     tasks = task_graph.tasks
     edges = [

@@ -1,4 +1,4 @@
-"""Requests to a server of this process."""
+"""Requests to a server in this process."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from simdev.commands.server import ServerState, respond
 
 
 def line(method: str, identity: Any = 1, **params: Any) -> bytes:
-    """A request as a client writes it."""
+    """The line of a request."""
     return json.dumps({"id": identity, "method": method, "params": params}).encode()
 
 

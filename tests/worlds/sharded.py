@@ -1,6 +1,4 @@
-"""Small training graphs with their backward, random ways to split them, and what every split has to
-keep.
-"""
+"""Small training graphs with their backward, random splits, and invariants of every split."""
 
 from __future__ import annotations
 
@@ -67,7 +65,7 @@ def split_of(tape: Tape, graph: Graph, position: int) -> dict[str, int]:
 
 
 def devices_of(tape: Tape, parts: int) -> tuple[str, ...]:
-    """Different devices for so many parts, as many or a divisor of it."""
+    """Distinct devices for ``parts`` parts: as many devices as parts, or a divisor of that."""
     count = tape.pick(parts, parts, 1, parts // 2 if parts % 2 == 0 else parts)
     first = tape.number(DEVICES)
     return tuple(f"gpu:{(first + i) % DEVICES}" for i in range(count))
@@ -76,7 +74,7 @@ def devices_of(tape: Tape, parts: int) -> tuple[str, ...]:
 def make_case(
     tape: Tape, queues: Sequence[str] = QUEUES, transfers: Sequence[str] = TRANSFERS[:1]
 ) -> Case:
-    """A random strategy; what it leaves out follows."""
+    """A random strategy; ops that it does not place follow others."""
     graph = tape.pick(*graphs())
     split: dict[str, Configuration] = {}
     placement: dict[str, str] = {}
@@ -89,10 +87,10 @@ def make_case(
             split[op.name] = Configuration(degrees, devices_of(tape, prod(degrees.values())))
         elif op.kind not in LEAVES and wanted == 2 and tape.number(4) == 0:
             placement[op.name] = f"gpu:{tape.number(DEVICES)}"
-    if not split:  # then nothing would follow
+    if not split:  # there would be no split for other ops to follow
         name = next(iter(placement))
         split[name] = Configuration(devices=(placement.pop(name),))
-    sync = tape.pick(*(name for name in SYNCS if name != "bucketed"))  # a bucket is of several ops
+    sync = tape.pick(*(name for name in SYNCS if name != "bucketed"))  # a bucket joins several ops
     strategy = Strategy(
         placement, partition=split, tensors=tensors_of(tape, graph, split), sync=sync
     )
@@ -104,8 +102,8 @@ def make_case(
 def tensors_of(
     tape: Tape, graph: Graph, split: Mapping[str, Configuration]
 ) -> dict[str, dict[int, int]]:
-    """How some outputs of configured ops are stored: in as many parts as the op has devices, or
-    half as many.
+    """Storage splits for some outputs of configured ops: into as many parts as the op has devices,
+    or half as many.
     """
     found = {}
     for name, configuration in split.items():
@@ -119,7 +117,7 @@ def tensors_of(
     return found
 
 
-# What must hold, element by element
+# Invariants of splits, checked element by element.
 
 
 Element = tuple[int, ...]
@@ -130,7 +128,7 @@ def elements(region: Region) -> Iterator[Element]:
 
 
 def size_of(graph: Graph, op: str, output: int) -> Fraction:
-    """Bytes of one element of a tensor."""
+    """The bytes of an element of a tensor."""
     made = graph.ops[graph.index[op]].outputs[output]
     return Fraction(made.bytes, prod(made.shape))
 
@@ -138,7 +136,9 @@ def size_of(graph: Graph, op: str, output: int) -> Fraction:
 def holders(
     case: Case, whole: bool = True
 ) -> dict[tuple[str, int], list[tuple[str, str, frozenset[Element]]]]:
-    """Of every tensor (op, device, elements) of what holds its values, or its partial results."""
+    """For every tensor, the shards (op, device, elements) that hold its values or, where not
+    ``whole``, its partial results.
+    """
     found: dict[tuple[str, int], list[tuple[str, str, frozenset[Element]]]] = {}
     for op in case.found.graph.ops:
         origin = case.found.origins[op.name]
@@ -158,7 +158,7 @@ def holders(
 
 
 def _stored(case, key, held):  # type: ignore[no-untyped-def]
-    """Of a tensor that is stored otherwise than it is made: the parts in which it is stored."""
+    """The parts in which a tensor is stored, where its storage is split differently than made."""
     degrees = case.strategy.tensors.get(f"{key[0]}:{key[1]}")
     if degrees is None:
         return held
@@ -174,13 +174,13 @@ def _stored(case, key, held):  # type: ignore[no-untyped-def]
     cells = [frozenset(elements(region)) for region in product(*cuts)]
     for number, cell in enumerate(cells):
         place = devices[number * len(devices) // len(cells)]
-        if not any(one[2] == cell for one in own):  # it is made where it is stored
+        if not any(one[2] == cell for one in own):  # the part was made where it is stored
             own.append(next(one for one in held if one[1:] == (place, cell)))
     return own
 
 
 def needs(case: Case, name: str) -> list[tuple[tuple[str, int], Region]]:
-    """What a shard reads: tensors of the graph that was split, and their regions."""
+    """The tensors of the unsplit graph that a shard reads, and their regions."""
     graph, origin = case.graph, case.found.origins[name]
     position = graph.index[origin.op]
     op = graph.ops[position]
@@ -205,8 +205,8 @@ def needs(case: Case, name: str) -> list[tuple[tuple[str, int], Region]]:
 
 
 def expected_bytes(case: Case) -> Fraction:
-    """What has to be sent: elements that a device needs and does not hold, each request of a piece
-    once.
+    """The bytes that have to be sent: the elements that a device needs and does not hold; equal
+    requests for a piece count once.
     """
     whole, partial = holders(case), holders(case, False)
     asked: dict[tuple[str, tuple[str, int], str, frozenset[Element]], Fraction] = {}
@@ -222,7 +222,7 @@ def expected_bytes(case: Case) -> Fraction:
                 for name, *_ in partial.get(key, ())
                 if any(t.startswith(f"{name}:") for t in op.inputs)
             ]
-            if own:  # goes on with the partial result that lies here, or asks one for its shape
+            if own:  # continues with the local partial result, or reads one for its shape
                 for name, place, made in partial[key]:
                     if name in own and place != device:
                         assert op.kind.endswith("_like")
@@ -258,7 +258,7 @@ def _ask_addends(case, op, origin: Origin, device, partial, asked) -> None:  # t
 
 
 def _made(case, name: str, output: int):  # type: ignore[no-untyped-def]
-    """What the shards of an op make."""
+    """The shards that make an output of an op: (name, device, elements)."""
     found = []
     for op, origin in case.found.origins.items():
         if origin.op == name and origin.role == "shard":
@@ -270,7 +270,7 @@ def _made(case, name: str, output: int):  # type: ignore[no-untyped-def]
 
 
 def sent_bytes(task_graph: TaskGraph) -> int:
-    """Bytes of all transfers."""
+    """The bytes of all transfers."""
     tasks = task_graph.tasks
     return sum(
         int(size) for size, kind in zip(tasks.bytes, tasks.kind, strict=True) if kind == TRANSFER
@@ -278,7 +278,7 @@ def sent_bytes(task_graph: TaskGraph) -> int:
 
 
 def require_sent(case: Case) -> None:
-    """Transfers and collectives send what they must."""
+    """Asserts that transfers and collectives send the expected bytes."""
     assert sent_bytes(case.task_graph) == expected_bytes(case)
     tasks = case.task_graph.tasks
     for task, kind in enumerate(tasks.kind):
@@ -289,8 +289,8 @@ def require_sent(case: Case) -> None:
 
 
 def require_made_once(case: Case) -> None:
-    """The shards of every op make each element of each output once; of partial results, each of
-    them once.
+    """Asserts that the shards of every op make each element of each output once, and where they
+    make partial results, each addend of it once.
     """
     made: dict[tuple[str, int, int], dict[Region, int]] = {}
     counts: dict[tuple[str, int], set[int]] = {}
@@ -315,16 +315,16 @@ def require_made_once(case: Case) -> None:
 
 
 LOOKUPS = ("nll_loss", "nll_loss_backward", "embedding_backward")
-"""One look a row, however many classes: the count a point is a share of the classes, which a shard
-has fewer of.
+"""Kinds that look up one element a row, however many classes there are. Their work per point is a
+share of the number of classes, of which a shard has fewer.
 """
 HALOS = ("conv2d_backward_input", "avg_pool2d_backward")
-"""As kernels, shards of these run over what the stride may leave out."""
+"""Kinds whose shards, run as kernels, also compute points that a stride may leave out."""
 
 
 def require_flops(case: Case) -> None:
-    """The boxes of an op hold all its work, and its shards as ops of their own compute as much,
-    halos aside.
+    """Asserts that the boxes of an op sum to all of its work, and that its shards, as separate ops,
+    compute as much, halos aside.
     """
     boxes: dict[str, dict[object, int]] = {}
     for position, op in enumerate(case.found.graph.ops):
@@ -335,7 +335,7 @@ def require_flops(case: Case) -> None:
         position = case.graph.index[name]
         semantics = op_semantics(case.graph, position)
         whole = flops(semantics, {})
-        # rounded down
+        # Each box's count is rounded down.
         assert abs(sum(flops(semantics, dict(box)) for box in found) - whole) <= len(found), name
         assert sum(found.values()) >= whole - len(found), name
         if case.graph.ops[position].kind not in HALOS:
@@ -343,12 +343,12 @@ def require_flops(case: Case) -> None:
 
 
 WAITING = ("device", "half-duplex", "link", "egress", "parallel")
-"""Kinds of queues that share no rates."""
+"""Kinds of queues in which transfers do not share bandwidth."""
 
 
 def timed(tape: Tape, case: Case) -> Case:
-    """The case with ties: given times of configured ops, 0 or the ladder's for others; links as
-    fast as these.
+    """The case with many ties: configured ops have small given times, others 0 or estimated ones;
+    the speeds of links are similar.
     """
     ops = []
     for one in case.graph.ops:
@@ -367,7 +367,7 @@ def timed(tape: Tape, case: Case) -> Case:
 
 
 def covered(tape: Tape) -> Case:
-    """A random strategy that the oracle's short way knows; every other one full of ties."""
+    """A random strategy that the oracle's fast path supports; half of them with many ties."""
     case = make_case(tape, WAITING)
     sync = "all-reduce" if case.strategy.sync == "bucketed" else case.strategy.sync
     case = Case(case.graph, case.cluster, replace(case.strategy, tensors={}, sync=sync))

@@ -1,4 +1,4 @@
-"""Graphs whose ops are split in tests: convolutions, products and what stands around them."""
+"""Graphs whose ops are split in tests: convolutions, products and the ops around them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Choices of random examples, read from bytes: what draws programs, graphs and scenarios."""
+"""Random choices read from bytes, from which programs, graphs and scenarios are built."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ Choice = TypeVar("Choice")
 
 
 class Tape:
-    """Choices read from random bytes: one draw for a whole program is ten times faster than one for
-    each number.
+    """Choices read from random bytes: a single draw for a whole program is ten times faster than a
+    draw for each number.
 
     A byte of zero, or the end of the tape, means the first choice, so that Hypothesis shrinks
     towards first choices.
@@ -24,7 +24,7 @@ class Tape:
         self.content, self.position = content, 0
 
     def number(self, limit: int) -> int:
-        """From 0 to under ``limit``."""
+        """A number from 0 to below ``limit``."""
         self.position += 1
         return self.content[self.position - 1] % limit if self.position <= len(self.content) else 0
 
@@ -40,7 +40,7 @@ class Tape:
 
 
 def drawn(build: Callable[..., Choice], *arguments: object) -> st.SearchStrategy[Choice]:
-    """A strategy of what ``build(tape, *arguments)`` makes of a random tape."""
+    """A Hypothesis strategy for the results of ``build(tape, *arguments)`` on random tapes."""
     return st.binary(min_size=TAPE, max_size=TAPE).map(
         lambda content: build(Tape(content), *arguments)
     )

@@ -1,5 +1,5 @@
-"""Drawn task graphs full of ties, which is where schedulers go wrong, and the trace that both
-engines agree on. Times are ps, sizes bytes.
+"""Random task graphs with many ties, where schedulers go wrong, and the trace on which both engines
+agree. Times are ps, sizes bytes.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ COLUMNS = [
 
 
 def _edges(tape: Tape, count: int) -> list[list[int]]:
-    """Successors: any, a chain, a star, or none."""
+    """The successors of each task: random ones, a chain, a star, or none."""
     shape = tape.pick("any", "any", "any", "chain", "star", "none")
     if shape == "chain":
         return [[task + 1] if task + 1 < count else [] for task in range(count)]
@@ -57,7 +57,7 @@ def _edges(tape: Tape, count: int) -> list[list[int]]:
 
 
 def _buffers(tape: Tape, successors: Sequence[Sequence[int]]) -> Buffers:
-    """A buffer of about every second task, read by successors, and one that lives throughout."""
+    """A buffer for about every second task, read by successors, and a persistent one."""
     rows: list[tuple[int, int, tuple[int, ...]]] = [(0, PERSISTENT, ())]
     for task, later in enumerate(successors):
         if tape.number(2):
@@ -96,7 +96,7 @@ def _tasks(
 
 
 def make_task_graph(tape: Tape, policies: Sequence[str], flows: bool) -> TaskGraph:
-    """See ``task_graphs``."""
+    """A random task graph; see ``task_graphs``."""
     count, queues, policy = tape.number(13), 1 + tape.number(3), tape.pick(*policies)
     successors = _edges(tape, count)
     found = TaskGraph(
@@ -114,7 +114,7 @@ def make_task_graph(tape: Tape, policies: Sequence[str], flows: bool) -> TaskGra
 
 
 def repeated(task_graph: TaskGraph, copies: int) -> TaskGraph:
-    """Disjoint copies side by side, buffers left out."""
+    """Disjoint copies of a task graph, without buffers."""
     tasks, count = task_graph.tasks, len(task_graph.tasks)
 
     def rows(one: Rows, shift: int) -> Rows:
@@ -145,14 +145,14 @@ def repeated(task_graph: TaskGraph, copies: int) -> TaskGraph:
 def task_graphs(
     policies: Sequence[str] = POLICIES, flows: bool = False
 ) -> st.SearchStrategy[TaskGraph]:
-    """Up to 12 tasks of 0 to 3 ps on up to 3 queues of one policy; with ``flows`` half of them are
-    flows.
+    """Random task graphs of up to 12 tasks of 0 to 3 ps, on up to 3 queues of one policy; with
+    ``flows`` half of the tasks are flows.
     """
     return drawn(make_task_graph, policies, flows)
 
 
 def judged(task_graph: TaskGraph) -> Trace:
-    """The trace that both engines give, in which the checker finds nothing wrong."""
+    """The trace of a task graph; asserts that both engines agree and the checker accepts it."""
     trace, other = (simulate(task_graph, engine) for engine in ("simpy", "compiled"))
     assert np.array_equal(trace.start, other.start)
     assert np.array_equal(trace.finish, other.finish)

@@ -1,6 +1,4 @@
-"""Traces written by hand: a span a line, in ps, so that what is read from a trace needs no
-engine.
-"""
+"""Traces written by hand as spans in ps, so that tests of a trace's readers need no engine."""
 
 from __future__ import annotations
 
@@ -27,7 +25,7 @@ ACTIVATIONS = BUFFER_KINDS.index("activations")
 
 @dataclass(frozen=True)
 class Span:
-    """One task and when it ran; with a ``to`` it is a transfer."""
+    """A task with its start and finish; with a ``to`` (device) it is a transfer."""
 
     name: str
     start: int
@@ -41,7 +39,7 @@ class Span:
     lag: int = 0
     gap: int = 0
     links: Sequence[int] = ()
-    held: int = 0  # latency that a flow holds before it enters its links
+    held: int = 0  # latency in ps before a flow enters its links
 
 
 @dataclass(frozen=True)
@@ -62,7 +60,9 @@ def trace_of(
     buffers: Sequence[Held] = (),
     links: Sequence[str] = (),
 ) -> Trace:
-    """``on`` is a list of queues; a string is one queue (names hold spaces)."""
+    """The trace of these spans. A span's ``on`` is a list of queues, or a string, which is a single
+    queue (names of queues may hold spaces).
+    """
     row = {span.name: i for i, span in enumerate(spans)}
     queues = list(dict.fromkeys([*devices, *(queue for span in spans for queue in _queues(span))]))
     graph = TaskGraph(
@@ -137,7 +137,7 @@ def _buffers(buffers: Sequence[Held], row: dict[str, int]) -> Buffers:
 
 
 def two_devices(capacity: Sequence[int] | None = None) -> Trace:
-    """One transfer between two devices; ps, bytes.
+    """A trace of two devices and a transfer between them; times are ps, sizes bytes.
 
     ::
 
@@ -176,7 +176,9 @@ HOSTILE = (
 
 
 def hostile() -> Trace:
-    """Names that want to be markup, mathtext, formats or too long; on devices that do, too."""
+    """A trace whose tasks and devices have names that look like markup, mathtext or formats, or are
+    too long.
+    """
     devices = (HOSTILE[0], HOSTILE[1])
     spans = [
         Span(name, i * 10, i * 10 + 10, devices[i % 2], at=i % 2, kind=name)

@@ -264,9 +264,7 @@ Member = TypeVar("Member", Device, Link)
 
 @dataclass(frozen=True, slots=True)
 class Alike(Generic[Member]):
-    """A class of devices or links with equal numbers: their ``rows`` in the cluster, and the first
-    ``member``.
-    """
+    """Devices or links with equal numbers: their ``rows`` in the cluster, and the first of them."""
 
     name: str
     member: Member
@@ -500,8 +498,7 @@ def waits(scene: Scene, beliefs: Beliefs) -> tuple[Waits, Waits]:
             cause = _cause(scene, beliefs, before, ends, task)
             if cause is not None:
                 other, is_gap = cause
-                # The error of an assumed end is proportional to its duration; the error of a
-                # measured end is the clock's.
+                # An assumed end errs as much as its duration, a measured end as the clock.
                 scale = max(float(beliefs.duration[other]), 1.0) if believed else 1.0
                 (gaps if is_gap else lags).append((other, float(start[task] - ends[other]), scale))
     return _waits(gaps, believed), _waits(lags, believed)
