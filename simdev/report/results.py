@@ -323,7 +323,7 @@ def read_results(path: str) -> pd.DataFrame:
             "cannot be read as Parquet: a name or a type in it is none", path
         ) from None
     # the errors that pandas and pyarrow raise for broken files
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, NotImplementedError) as error:
         kind = "Parquet" if is_parquet else "CSV"
         reason = reason_of(error).partition("\n")[0] or "broken"
         raise InputError(f"cannot be read as {kind}: {reason}", path) from None
