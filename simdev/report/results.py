@@ -296,9 +296,13 @@ def _read_parquet(file: BytesIO) -> pd.DataFrame:
     from pyarrow.parquet import read_metadata, read_table
 
     metadata = read_metadata(file)
+    # No column chunk of a group is looked at: pyarrow ends the process where one is broken.
+    columns = range(metadata.num_columns)
+    if any(metadata.schema.column(i).max_repetition_level for i in columns):
+        raise InputError("holds lists, which results of a sweep do not")
     groups = [metadata.row_group(i) for i in range(metadata.num_row_groups)]
-    values = sum(g.column(i).num_values for g in groups for i in range(g.num_columns))
-    if max(values, metadata.num_rows) > MAX_VALUES:
+    rows = max(metadata.num_rows, sum(group.num_rows for group in groups))
+    if rows * len(columns) > MAX_VALUES:
         raise InputError(f"holds more than {MAX_VALUES} values")
     if sum(group.total_byte_size for group in groups) > MAX_TEXT:
         raise InputError(f"unpacks to more than {MAX_TEXT >> 20} MiB")
