@@ -177,6 +177,9 @@ def _spec(fields: Fields) -> DeviceSpec:
                     '{"bfloat16": {...}}; "any" where it holds for all'
                 )
                 continue
+            if "dtype" in shares:
+                problems.append(f'{place}.dtype: it is the dtype of its key, "{dtype}"')
+                continue
             with collecting(problems, f"{place}."):
                 known[dtype or next(iter(flops))] = Efficiency(**shares)
     refuse(problems)

@@ -223,6 +223,10 @@ def test_flops_are_read_with_units() -> None:
             },
             "efficiency.gemm: of which dtype?",
         ),
+        (
+            {"efficiency": {"gemm": {"any": {"compute": 0.5, "dtype": "float32"}}}},
+            'efficiency.gemm.dtype: it is the dtype of its key, "any"',
+        ),
         ({"measured": {"flops": {"float32": 3}}}, "sustained.float32: must be from 10^6"),
         ({"flop": {}}, 'flop: unknown key; did you mean "flops"?'),
         ({"kind": 3}, "kind: must be text, got 3"),
