@@ -58,14 +58,14 @@ def scaled(column: Ints, factor: Floats) -> Ints:
 
 def with_factors(task_graph: TaskGraph, factor: Floats) -> TaskGraph:
     """The task graph whose tasks take ``factor`` times as long: their durations and lags are
-    scaled. A flow takes as long as its share of the links demands, so its bytes are scaled too.
+    scaled. A flow takes as long as its share of the links demands, so its load is scaled too.
     """
     tasks = task_graph.tasks
     changed = replace(
         tasks,
         duration=scaled(tasks.duration, factor),
         lag=scaled(tasks.lag, factor),
-        bytes=np.where(tasks.flow, scaled(tasks.bytes, factor), tasks.bytes),
+        load=scaled(tasks.carried, factor) if tasks.flow.any() else None,
     )
     return replace(task_graph, tasks=changed)
 

@@ -154,6 +154,7 @@ _RANGES: Mapping[str, tuple[int, int | str]] = {
     "tasks.source": (0, "devices"),
     "tasks.destination": (0, "devices"),
     "tasks.bytes": (0, MAX_BYTES),
+    "tasks.load": (0, MAX_BYTES),
     "tasks.priority": (-_BIG, _BIG),
     "tasks.resources": (0, "resources"),
     "tasks.links": (0, "links"),

@@ -215,7 +215,8 @@ class Tasks:
     its latency before its ``bytes`` enter the half-links ``links``. ``op`` is the row of the op
     that runs or whose output is sent (-1: none), ``output`` the number of that output (-1: a
     control input). ``source`` and ``destination`` are device indices (equal for compute; the first
-    of several destinations for a multicast).
+    of several destinations for a multicast). ``load`` holds the bytes by which noise has a flow
+    keep its links busy instead of its own ``bytes`` (None: there is no noise).
     """
 
     name: Sequence[str]
@@ -233,9 +234,15 @@ class Tasks:
     resources: Rows
     links: Rows
     successors: Rows
+    load: Ints | None = None
 
     def __len__(self) -> int:
         return len(self.name)
+
+    @property
+    def carried(self) -> Ints:
+        """The bytes with which each flow keeps its links busy."""
+        return self.bytes if self.load is None else self.load
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -378,7 +385,7 @@ class TaskGraph:
             return 0.0
         slowest = np.full(len(self.tasks), np.inf)
         np.minimum.at(slowest, owners, self.bandwidth[ids])
-        return float((self.tasks.bytes / slowest)[self.tasks.flow].sum()) * PS_PER_SECOND
+        return float((self.tasks.carried / slowest)[self.tasks.flow].sum()) * PS_PER_SECOND
 
     def _order_problems(self) -> Iterable[str]:
         count = len(self.tasks)

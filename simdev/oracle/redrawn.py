@@ -103,7 +103,7 @@ class Redrawn:
         program, tasks = program_of(task_graph), task_graph.tasks
         changed = {"duration": True, "lag": tasks.lag.any(), "bytes": tasks.flow.any()}
         names = [name for name, is_changed in changed.items() if is_changed]
-        self._columns = [getattr(tasks, name) for name in names]
+        self._columns = [getattr(tasks, "carried" if name == "bytes" else name) for name in names]
         # The kernel writes times and queues, so each thread has copies of these columns.
         drawn = np.array(self._columns)
         columns = dict(zip(names, drawn, strict=True))

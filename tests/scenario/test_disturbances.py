@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -18,6 +19,7 @@ from simdev.costs import CostModel
 from simdev.execution.check import check
 from simdev.execution.disturbances import noise, with_stalls
 from simdev.execution.scenario import execute, lowered
+from simdev.files.run import read_run, write_run
 from simdev.lowering import iterated
 from simdev.nouns.cluster import Host
 from simdev.nouns.disturbances import Disturbances, Pauses
@@ -65,6 +67,29 @@ def mean_step(scenario: Scenario, disturbances: Disturbances, draws: int = 4000)
     drawn = run(replace(scenario, disturbances=disturbances), draws=draws).outcome.draws
     assert drawn is not None
     return float(drawn.step_ps.mean()) / (10 * MS)
+
+
+def test_noise_of_flows_changes_times_and_not_bytes(tmp_path: Path) -> None:
+    """Flows on fair links have no duration: noise changes how long they keep their links busy."""
+    devices = [Device("g0"), Device("g1")]
+    cluster = Cluster.all_to_all("pair", devices, "fair", bandwidth="1 GB/s")
+    ops = (
+        Op("a", outputs=(Tensor(10**6),), time=0),
+        Op("b", inputs=("a",), outputs=(Tensor(10**6),), time=0),
+    )
+    strategy = Strategy({"a": "g0", "b": "g1"})
+    even = Scenario(Graph("pair", ops), cluster, CostModel(()), strategy, engine="simpy")
+    noisy = replace(even, disturbances=Disturbances(communication=0.2, seed=1))
+    trace = execute(noisy).trace
+    factor = noise(noisy.disturbances)(lowered(even).step.task_graph)(0)[-1]
+    assert execute(even).trace.end_ps == MS
+    assert trace.end_ps == pytest.approx(MS * factor, rel=1e-6)
+    assert trace.end_ps != MS
+    assert trace.task_graph.tasks.bytes.max() == 10**6
+    assert execute(replace(noisy, engine="compiled")).trace.end_ps == trace.end_ps
+    write_run(trace, tmp_path / "run.json")
+    for judged in (trace, read_run(tmp_path / "run.json").trace):
+        assert not check(judged.task_graph, judged)
 
 
 def test_exponential_ops_wait_for_their_expected_maximum() -> None:

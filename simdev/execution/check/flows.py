@@ -23,7 +23,7 @@ Links = Sequence[int]
 def flow_faults(task_graph: TaskGraph, start: Ints, finish: Ints) -> Faults:
     """Rule ``flow``: rates are max-min, and each flow finishes just when all its bytes are sent."""
     tasks = task_graph.tasks
-    rows = [task for task in tasks.flow.nonzero()[0].tolist() if tasks.bytes[task]]
+    rows = [task for task in tasks.flow.nonzero()[0].tolist() if tasks.carried[task]]
     links = tasks.links.lists()
     enter = (start + tasks.duration).tolist()
     # By time: flows that leave, flows that enter.
@@ -43,7 +43,7 @@ def flow_faults(task_graph: TaskGraph, start: Ints, finish: Ints) -> Faults:
 
 def _sent_fault(task_graph: TaskGraph, task: int, time: int, sent: float, rate: float) -> Faults:
     """A fault unless all bytes are sent at the finish, and not yet one picosecond before."""
-    name, size = task_graph.tasks.name[task], int(task_graph.tasks.bytes[task])
+    name, size = task_graph.tasks.name[task], int(task_graph.tasks.carried[task])
     slack = TOLERANCE * max(size, rate)
     if sent < size - slack:
         text = f'"{name}" finishes at {time}, when its share has sent {sent:.9g} of {size} bytes'

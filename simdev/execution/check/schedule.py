@@ -273,7 +273,7 @@ def _duration_faults(task_graph: TaskGraph, start: Ints, finish: Ints) -> Faults
     duration, which is its held latency.
     """
     tasks = task_graph.tasks
-    took, sending = finish - start, tasks.flow & (tasks.bytes > 0)
+    took, sending = finish - start, tasks.flow & (tasks.carried > 0)
     wrong = np.where(sending, took <= tasks.duration, took != tasks.duration)
     for task in np.flatnonzero(wrong).tolist():
         name, least = tasks.name[task], "more than " if sending[task] else ""
@@ -398,7 +398,7 @@ def _sending_ps(task_graph: TaskGraph) -> Floats:
     tasks = task_graph.tasks
     slowest = np.full(len(tasks), np.inf)
     np.minimum.at(slowest, tasks.links.owners(), task_graph.bandwidth[tasks.links.ids])
-    alone: Floats = np.where(tasks.flow, tasks.bytes / slowest * PS_PER_SECOND, 0.0)
+    alone: Floats = np.where(tasks.flow, tasks.carried / slowest * PS_PER_SECOND, 0.0)
     return alone
 
 

@@ -114,7 +114,7 @@ def program_of(task_graph: TaskGraph) -> Program:
         tasks.gap,
         rank,
         tasks.flow.astype(np.int64),
-        tasks.bytes,
+        tasks.carried,
         tasks.resources.ptr,
         tasks.resources.ids,
         tasks.successors.ptr,

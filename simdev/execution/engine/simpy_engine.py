@@ -230,7 +230,7 @@ class _Flows:
         self.execution, count = execution, len(task_graph.tasks)
         links = task_graph.tasks.links
         self.bytes, self.ptr, self.ids = (
-            task_graph.tasks.bytes.tolist(),
+            task_graph.tasks.carried.tolist(),
             links.ptr.tolist(),
             links.ids.tolist(),
         )
