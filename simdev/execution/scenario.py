@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, is_dataclass, replace
@@ -470,9 +470,8 @@ def outcome_of(
     devices = graph.tasks.source[: len(sharded.graph.ops)]
     copies = None if symmetry is None else symmetry.copies
     costs = op_costs(sharded, devices.tolist(), copies)
-    splitting = _splitting(whole or prepared, placed, origins, graph) if origins else None
-    if splitting is not None:
-        splitting = splitting._replace(symmetry=symmetry)
+    there = whole or prepared
+    splitting = _splitting(there, placed, origins, graph, symmetry) if origins else None
     known = rung_shares(costs), cost_misses(sharded, costs), expected_error(costs)
     return Outcome(
         trace, *known, prepared.memory, splitting, step.synchronised,
@@ -492,21 +491,30 @@ def _stages(prepared: Prepared, task_graph: TaskGraph, stages: Sequence[int]) ->
 
 
 def _splitting(
-    prepared: Prepared, placed: Strategy, origins: Mapping[str, Origin], step: TaskGraph
+    prepared: Prepared,
+    placed: Strategy,
+    origins: Mapping[str, Origin],
+    step: TaskGraph,
+    symmetry: Symmetry | None,
 ) -> Splitting:
     """The splitting of a step. The unsplit time of a split op is the mean over the devices of its
     parts, so that the slowness of one device does not count as a cost of splitting.
     """
     graph, cluster = prepared.graph, prepared.cluster
     parts = [(name, origin.op) for name, origin in origins.items() if not origin.adds_up]
+    names = [placed.placement[name] for name, _ in parts]
     ops = np.array([graph.index[op] for _, op in parts], np.int64)
-    devices = np.array([cluster.index[placed.placement[name]] for name, _ in parts], np.int64)
-    unsplit = defaultdict[str, list[int]](list)
-    for (_, op), duration in zip(parts, prepared.duration_at(ops, devices).tolist(), strict=True):
+    durations = prepared.duration_at(ops, np.array([cluster.index[d] for d in names], np.int64))
+    copies = {} if symmetry is None else dict(zip(step.devices, symmetry.copies, strict=True))
+    time, count = Counter[str](), Counter[str]()
+    for (_, op), device, duration in zip(parts, names, durations.tolist(), strict=True):
         if duration != UNKNOWN:
-            unsplit[op].append(duration)
-    whole = {op: sum(times) // len(times) for op, times in unsplit.items()}
-    return Splitting(step, {op.name: op.kind for op in graph.ops}, origins, whole)
+            number = int(copies.get(device, 1))
+            time[op] += number * duration
+            count[op] += number
+    whole = {op: time[op] // count[op] for op in time}
+    kinds = {op.name: op.kind for op in graph.ops}
+    return Splitting(step, kinds, origins, whole, symmetry)
 
 
 def fingerprint(value: Any) -> str:

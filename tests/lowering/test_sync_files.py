@@ -86,7 +86,7 @@ def test_every_policy_and_setting_says_what_it_is(monkeypatch: pytest.MonkeyPatc
     rows = dict(importlib.import_module("code_tables").rows_of("simdev.nouns.strategy.Sync"))
     assert list(rows) == [field.name for field in fields(Sync)]
     assert rows["credit_rule"].endswith(" Default: ``wait``.")
-    assert rows["policy"] == "its name."
+    assert rows["policy"] == "the name of the policy."
     assert not any(text.startswith(".") for text in rows.values())
     assert POLICY_MEANINGS.keys() == PRESETS.keys()
 
