@@ -66,7 +66,7 @@ nitpicky = True
 # Without a page here: names of other libraries, what annotations call them, and names that simdev
 # keeps to itself.
 OTHERS = r"(collections|decimal|fractions|numpy|nx|os|pathlib|pd|torch|types|typing)\..*"
-SHORT = "Any|AnyWidget|Axes|Figure|Fraction|Hashable|Iterable|Mapping|Sequence|UnionType"
+SHORT = "Any|AnyWidget|Axes|Figure|Fraction|Hashable|Iterable|Mapping|PathLike|Sequence|UnionType"
 INNER = "Grid|Json|Number|PlacementEvaluator|Setup|Trace|_Methods"
 nitpick_ignore_regex = [
     ("py:.*", names) for names in (OTHERS, SHORT, INNER, "|".join(dir(builtins)))
