@@ -73,7 +73,7 @@ def test_a_move_starts_before_any_of_its_producers_has_sent() -> None:
     """
     ops = [op(f"o{i}", 1, *[f"o{i - 1}"] * (i > 0), size=2) for i in range(24)]
     line = [op(f"l{i}", 50, size=2) for i in range(22)]
-    ends = op("m", 1, "o4", "o10", "o16", "o23"), op("end", 1, *(one.name for one in line))
+    ends = op("m", 5000, "o4", "o10", "o16", "o23"), op("end", 1, *(one.name for one in line))
     world = World.of([*ops, *ends, *line], joined(3, "device"), [0] * 24 + [1, 0] + [2] * 22)
     oracle, base = oracle_of(world, cache=0), np.array(column(world))
     for device in (0, 2):
