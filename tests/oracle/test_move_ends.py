@@ -85,6 +85,6 @@ def test_a_move_starts_before_any_of_its_producers_has_sent() -> None:
 def test_a_move_to_where_an_op_has_no_time_is_left_to_lowering() -> None:
     only = replace(op("x", 0), time={"a": "3 ps"})
     kinds = [Device("g0", kind="a"), Device("g1", kind="b")]
-    base = np.zeros(1, np.int64)
-    moves = moves_of(oracle_of(World.of([only], joined(kinds), [0]), cache=0), base)
+    base = np.zeros(2, np.int64)
+    moves = moves_of(oracle_of(World.of([only, op("y", 0)], joined(kinds), [0, 0]), cache=0), base)
     assert moves.step_ps(base, np.array([0]), 1) is None

@@ -139,6 +139,15 @@ def test_moves_stop_at_a_limit_and_not_before(queues: str) -> None:
             base = moved
 
 
+def test_placements_whose_transfers_may_last_too_long_are_left_to_lowering() -> None:
+    """20 days of latency and as many of bytes: more than 2**61 ps, which is 26 days."""
+    long = 20 * 24 * 3600
+    ops = [op("a", 1, size=long), op("b", 1, "a")]
+    for latency, known in ((0, True), (long, False)):
+        far = joined(2, "device", bandwidth=1, latency=f"{latency} s")
+        assert (oracle_of(World.of(ops, far, [0, 0])).evaluator("fifo") is not None) == known
+
+
 LAUNCH = Host("graph", launch="5 s")
 LONG = {
     "a launch": replace(
