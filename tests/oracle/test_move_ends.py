@@ -16,7 +16,7 @@ from simdev.nouns.graph import Graph, Op, Tensor
 from simdev.oracle.placements.moves import TAKEN_UP, Moves
 from worlds.clusters import joined
 from worlds.graphs import op
-from worlds.scenarios import World, oracle_of
+from worlds.scenarios import World, column, oracle_of
 
 PLAIN = [queues for queues in QUEUES if queues != "fair"]
 
@@ -65,3 +65,26 @@ def test_bounds_of_a_move_hold_before_the_moved_op_is_done(queues: str) -> None:
         base = np.zeros(96, np.int64)
         base[at] = 1
         assert moves_of(oracle, base).step_ps(base, np.array([at]), 0, near) == near
+
+
+def test_a_move_starts_before_any_of_its_producers_has_sent() -> None:
+    """ "m" reads early and late ops of a chain. Others on a third device stand in line all the
+    while, which tells nothing about these.
+    """
+    ops = [op(f"o{i}", 1, *[f"o{i - 1}"] * (i > 0), size=2) for i in range(24)]
+    line = [op(f"l{i}", 50, size=2) for i in range(22)]
+    ends = op("m", 5000, "o4", "o10", "o16", "o23"), op("end", 1, *(one.name for one in line))
+    world = World.of([*ops, *ends, *line], joined(3, "device"), [0] * 24 + [1, 0] + [2] * 22)
+    oracle, base = oracle_of(world, cache=0), np.array(column(world))
+    for device in (0, 2):
+        moved = base.copy()
+        moved[24] = device
+        assert moves_of(oracle, base).step_ps(base, np.array([24]), device) == oracle.step_ps(moved)
+
+
+def test_a_move_to_where_an_op_has_no_time_is_left_to_lowering() -> None:
+    only = replace(op("x", 0), time={"a": "3 ps"})
+    kinds = [Device("g0", kind="a"), Device("g1", kind="b")]
+    base = np.zeros(2, np.int64)
+    moves = moves_of(oracle_of(World.of([only, op("y", 0)], joined(kinds), [0, 0]), cache=0), base)
+    assert moves.step_ps(base, np.array([0]), 1) is None

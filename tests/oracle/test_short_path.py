@@ -45,11 +45,12 @@ def answers_as_in_full(world: World, *forms: list[int]) -> None:
         assert short.cost(np.array(form)) == oracle.in_full(oracle.strategy(form))
 
 
-def test_a_route_may_hold_more_than_two_links():
+@pytest.mark.parametrize("near", [(), (("g0", "g2"), ("g1", "g3"))])
+def test_a_route_may_hold_more_than_two_links(near: tuple[tuple[str, str], ...]) -> None:
     """g0 and g2 stand at one switch, g1 and g3 at another: both transfers cross the link between
-    the switches, one after the other.
+    the switches, one after the other, also where all other routes are of one link.
     """
-    ends = [("g0", "s0"), ("g2", "s0"), ("s0", "s1"), ("s1", "g1"), ("s1", "g3")]
+    ends = [("g0", "s0"), ("g2", "s0"), ("s0", "s1"), ("s1", "g1"), ("s1", "g3"), *near]
     links = tuple(Link(pair, UNIT) for pair in ends)
     switches = Device("s0", "switch"), Device("s1", "switch")
     ops = [op("a", 1, size=4), op("b", 1, size=4), op("c", 1, "a"), op("d", 1, "b")]
@@ -105,6 +106,17 @@ def test_what_takes_no_time_keeps_any_limit():
     assert moves.step_ps(base, np.array([1]), 1, 0) == 0
 
 
+def test_an_op_may_take_no_time_where_it_stands_and_some_elsewhere() -> None:
+    """A bound for every placement takes the least of an op's times, which is none."""
+    ops = [replace(op(name, 0), time={"a": "0 ps", "b": "9 ps"}) for name in ("x", "y")]
+    kinds = [Device("g0", kind="a"), Device("g1", kind="b")]
+    short = oracle_of(World.of(ops, joined(kinds), [0, 0])).evaluator("fifo")
+    assert short is not None
+    cost = short.cost(np.array([0, 0]), 0)
+    assert cost is not None
+    assert cost.step_ps == 0
+
+
 @pytest.mark.parametrize("queues", ["device", "link", "parallel"])
 def test_moves_stop_at_a_limit_and_not_before(queues: str) -> None:
     """A move that keeps its limit is told exactly, however early its end is known."""
@@ -125,6 +137,15 @@ def test_moves_stop_at_a_limit_and_not_before(queues: str) -> None:
         if rng.random() < 0.3:
             assert moves.rebase(moved, row, before) == step
             base = moved
+
+
+def test_placements_whose_transfers_may_last_too_long_are_left_to_lowering() -> None:
+    """20 days of latency and as many of bytes: more than 2**61 ps, which is 26 days."""
+    long = 20 * 24 * 3600
+    ops = [op("a", 1, size=long), op("b", 1, "a")]
+    for latency, known in ((0, True), (long, False)):
+        far = joined(2, "device", bandwidth=1, latency=f"{latency} s")
+        assert (oracle_of(World.of(ops, far, [0, 0])).evaluator("fifo") is not None) == known
 
 
 LAUNCH = Host("graph", launch="5 s")
