@@ -56,6 +56,9 @@ def test_totals_of_collectives_worked_out_by_hand() -> None:
     """
     same = dict.fromkeys(range(4), 10)
     assert {36, 40, 60, 64, 72} <= _known_totals(same, same)
+    # 36 bytes on 35 ranks, of which 5 or 7 are on a node: 35 x (2 x 4 x 8 + 2 x 6 x 2) = 3080.
+    many = dict.fromkeys(range(35), 36)
+    assert {2380, 2448, 3080, 4760} <= _known_totals(many, many)
     # Of 3 bytes parts are padded: a ring of two sends 8, a tree 6, an all-to-all 4.
     assert {4, 6, 8} <= _known_totals({0: 3, 1: 3}, {0: 3, 1: 3})
     # Sizes that differ are those of no sum; parts of one whole are padded to the largest, 8.
