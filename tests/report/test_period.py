@@ -23,6 +23,7 @@ from simdev.execution.engine import ENGINES, simulate
 from simdev.execution.period import (
     COUNTS,
     SLACK,
+    _counts,
     _replays,
     _times_of,
     in_step,
@@ -437,3 +438,21 @@ def test_replays_of_graphs_are_known_by_their_names() -> None:
     assert _replays("dispatch graph@g~2", "g", True)
     assert not _replays("dispatch graph@g~2", "g", False)
     assert not _replays("dispatch a", "g", True)
+
+
+def test_as_many_steps_are_simulated_as_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    step = lower_step(Prepared(ONE.graph, ONE.cluster, ONE.costs), ONE.strategy, True)
+    for most, counts in ((16, COUNTS[:3]), (15, COUNTS[:2]), (1, COUNTS[:1])):
+        monkeypatch.setattr("simdev.execution.period.most_rounds", lambda _, most=most: most)
+        assert tuple(_counts(step)) == counts
+
+
+def test_a_host_that_dispatches_a_single_op_gets_ahead_no_further_than_it_may() -> None:
+    """Steps count as repeated once the host is as far ahead as it may be: 6 launches."""
+    scenario = two_devices({"a": 5}, {})
+    op = replace(scenario.graph.ops[0], host_time=Fraction(1, PS))  # type: ignore[union-attr]
+    cluster = replace(scenario.cluster, host=Host(ahead=6))
+    report = run(replace(scenario, graph=Graph("one", (op,)), cluster=cluster))
+    assert report.steady is not None
+    assert (report.steady.cycle, report.steady.period_ps) == (1, 5)
+    assert report.steady.steps > 6
