@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from simdev.execution import engine
+from simdev.ground.errors import DeadlockError
 from worlds.programs import T, program
 
 
@@ -25,3 +26,12 @@ def test_large_graphs_are_compiled() -> None:
     assert engine.choose("auto", engine.WORTH_COMPILING) == "compiled"
     assert engine.choose("auto", engine.WORTH_COMPILING - 1) == "simpy"
     assert [engine.choose(name, 1) for name in engine.ENGINES] == list(engine.ENGINES)
+
+
+def test_a_deadlock_names_only_what_did_not_run() -> None:
+    """b waits for c, which comes after it in the queue; a, which began at 0, is over."""
+    tasks = [T("a", 2), T("b", 1, "q", "a c"), T("c", 1, "q")]
+    with pytest.raises(DeadlockError) as caught:
+        engine.simulate(program(tasks, sequence={"q": "b c"}))
+    assert '"b" waits for "c"' in str(caught.value)
+    assert 'for "a"' not in str(caught.value)

@@ -11,7 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from memory_graphs import KiB, MiB
-from simdev.report.measures.footprint import Allocator, _Expandable, allocator_use
+from simdev.nouns.memory import MemoryModel
+from simdev.report.measures.footprint import (
+    Allocator,
+    AllocatorUse,
+    Footprint,
+    _Expandable,
+    allocator_use,
+)
 from worlds.clusters import joined
 from worlds.graphs import op
 from worlds.scenarios import World
@@ -123,6 +130,18 @@ def test_expandable_pages_in_between_are_unmapped_and_mapped_again() -> None:
     serve(allocator, 60 * MiB)
     assert (allocator.reserved, allocator.flushes) == (80 * MiB, 0)
     assert first == min(first, middle, last)
+
+
+def test_pages_given_back_leave_what_is_free_beside_them() -> None:
+    """Of a free block [5, 55) MiB the page [20, 40) goes: 15 MiB are left on either side of it."""
+    allocator = Allocator(80 * MiB, expandable=True)
+    first, middle, _ = serve(allocator, 5 * MiB, 50 * MiB, 5 * MiB)
+    allocator.free(middle)
+    serve(allocator, 70 * MiB)  # 40 MiB stay mapped; 80 more are too many, and mapped all the same
+    assert (allocator.flushes, allocator.failures, allocator.reserved) == (1, 1, 120 * MiB)
+    sides = serve(allocator, 15 * MiB, 15 * MiB)
+    assert sorted(address - first for address in sides) == [5 * MiB, 40 * MiB]
+    assert allocator.reserved == 120 * MiB
 
 
 @dataclass
@@ -396,3 +415,15 @@ def test_a_block_that_could_grow_is_the_last_choice() -> None:
     pool.free = [(1024, 8192), (2048, 0)]
     pool.unmapped = {9216: 1 << 30}
     assert pool.best(512) == 1
+
+
+def test_notes_name_the_devices_whose_allocators_came_to_their_limit() -> None:
+    uses = (
+        AllocatorUse("calm", 1, 1, 1, 0, 0, None),
+        AllocatorUse("tight", 1, 1, 1, 0, 3, None),
+        AllocatorUse("full", 1, 1, 1, 0, 1, (0, "x", 7)),
+    )
+    _, *notes = Footprint(MemoryModel(rounding="pytorch"), uses).notes()
+    assert [note.partition(":")[0] for note in notes] == ["tight", "full"]
+    assert "gives cached segments back 3 times" in notes[0]
+    assert "cannot serve 7 B for x" in notes[1]

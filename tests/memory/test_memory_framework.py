@@ -231,6 +231,18 @@ def test_states_take_the_room_that_the_first_step_left_behind() -> None:
     assert use.reserved == weights + gradient + temporaries + 2 * 30 * MiB
 
 
+def test_a_source_that_takes_time_computes_and_is_no_batch() -> None:
+    """The batch stays from step to step; noise that is drawn in each step does not."""
+    ops = (
+        Op("x", "input", outputs=(Tensor(MiB),), time=0),
+        Op("noise", outputs=(Tensor(2 * MiB),), time="1 us"),
+        Op("sum", inputs=("x", "noise"), outputs=(Tensor(MiB),), time="1 us"),
+    )
+    world = World.of(ops, gpu(), [0] * 3, Order("program"))
+    (use,) = allocator_use(traced(world, PYTORCH), steady=True)
+    assert use.between == MiB
+
+
 def make_case(tape: Tape) -> World:
     world = make_world(tape, ("fifo", "priority", "program"), QUEUES, TRANSFERS)
     kinds = ("op", "matmul", "adam_update", "linear")

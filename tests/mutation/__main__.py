@@ -54,6 +54,7 @@ TESTS = (
     "collectives/test_collectives_judged.py",
     "calibrate/test_calibrate_periods.py",
     "schedules/test_schedules_times.py",
+    "scenario/test_disturbances.py",
     "scenario/test_known_answers.py",
 )
 

@@ -20,7 +20,17 @@ from simdev.commands.server.state import ServerState
 from simdev.costs import CostModel
 from simdev.execution.check import check
 from simdev.execution.engine import ENGINES, simulate
-from simdev.execution.period import COUNTS, simulate_strategy, steady_state
+from simdev.execution.period import (
+    COUNTS,
+    SLACK,
+    _counts,
+    _replays,
+    _times_of,
+    in_step,
+    simulate_strategy,
+    steady_rounds,
+    steady_state,
+)
 from simdev.execution.scenario import execute
 from simdev.ground.errors import DeadlockError
 from simdev.lowering import Prepared, iterated, lower_step
@@ -28,10 +38,12 @@ from simdev.nouns.cluster import QUEUES, Cluster, Device, Host
 from simdev.nouns.graph import Graph, Op, Tensor
 from simdev.nouns.models.layers import Layer
 from simdev.nouns.strategy import POLICIES, Order, Strategy, Sync, sync_policy
+from simdev.nouns.trace import Trace
 from simdev.report import Report
 from simdev.report.measures.spans import computing_mask
 from simdev.report.measures.spread import sent_bytes
 from worlds.clusters import machines
+from worlds.programs import T, play, remote
 from worlds.scenarios import lenet, synchronised
 from worlds.server import ask
 
@@ -226,12 +238,7 @@ def test_a_device_that_waits_for_no_other_runs_ahead() -> None:
     assert "NOT STEADY" not in str(report)
 
 
-@settings(max_examples=60, deadline=None)
-@given(st.lists(st.lists(st.integers(0, 12), min_size=1, max_size=3), min_size=1, max_size=3))
-@example([[0]])
-@example([[10], [8, 5]])  # the second line ends last in the first two steps alone
-@example([[9], [10, 1], [7, 12]])
-def test_lines_of_devices_repeat_at_the_pace_of_the_slowest(lines: list[list[int]]) -> None:
+def trace_of_lines(lines: list[list[int]]) -> Trace:
     """Each op has a device of its own but for the first of a line, which takes no time, as
     transfers do.
     """
@@ -249,7 +256,16 @@ def test_lines_of_devices_repeat_at_the_pace_of_the_slowest(lines: list[list[int
         bandwidth=PS,
     )
     prepared = Prepared(Graph("lines", tuple(ops)), cluster, CostModel())
-    trace, _ = simulate_strategy(prepared, Strategy(placement), "compiled", "repeated")
+    return simulate_strategy(prepared, Strategy(placement), "compiled", "repeated")[0]
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.lists(st.integers(0, 12), min_size=1, max_size=3), min_size=1, max_size=3))
+@example([[0]])
+@example([[10], [8, 5]])  # the second line ends last in the first two steps alone
+@example([[9], [10, 1], [7, 12]])
+def test_lines_of_devices_repeat_at_the_pace_of_the_slowest(lines: list[list[int]]) -> None:
+    trace = trace_of_lines(lines)
     steady = steady_state(trace)
     assert steady is not None
     if steady.repeats:
@@ -282,6 +298,8 @@ def test_all_is_told_of_one_step(scenario: Scenario) -> None:
     found = report.to_json()
     assert found["trace_s"] == report.trace.end_ps / PS > found["step_time_s"]
     assert found["first_step_s"] == report.steady.first_ps / PS  # type: ignore[union-attr]
+    later = [period / PS for period in report.steady.later_ps]  # type: ignore[union-attr]
+    assert (found["period_min_s"], found["period_max_s"]) == (min(later), max(later))
     assert found["blame_s"].keys() == report.blame.keys()
     assert max(device.memory.peak for device in report.devices) > 0
 
@@ -372,3 +390,69 @@ def test_steps_of_a_short_run_count_as_far_as_no_later_step_could_disturb_them(
             whole = int((ends[:n] <= begins[n]).sum())
             assert steady.first_ps == ends[0]
             assert steady.periods_ps == tuple(np.diff(ends[:whole]).tolist())
+
+
+def test_times_of_tasks_worked_out_by_hand() -> None:
+    """c waits in a fixed queue alone, so it is ready at its turn; b holds another queue too."""
+    tasks = [
+        T("a", 2, "q", lag=1, gap=3),
+        T("b", 2, "q f", "a"),
+        T("c", 1, "f", "a", lag=4, gap=1),
+        T("d", 1, (), "c"),
+    ]
+    (ready, start, finish, release, free), slack = _times_of(play(tasks, sequence={"f": "b c"}))
+    assert start.tolist() == [0, 5, 7, 12]
+    assert finish.tolist() == [2, 7, 8, 13]
+    assert ready.tolist() == [0, 3, 7, 12]
+    assert release.tolist() == [3, 7, 12, 13]
+    assert free.tolist() == [5, 7, 12, 13]
+    assert slack == 0.0
+    assert _times_of(remote("fair").trace)[1] == SLACK
+
+
+def test_the_slowest_stay_where_they_are_and_others_end_with_their_steps() -> None:
+    """A line of 10 ps beside one of 8 and 5, which ends last in the first two steps."""
+    trace = trace_of_lines([[10], [8, 5], [0]])
+    moved, graph = in_step(trace, steady_state(trace)), trace.task_graph
+    finish = {
+        name: graph.by_round(moved.finish)[:, row].tolist()
+        for row, name in enumerate(graph.tasks.name[: len(graph.tasks) // graph.rounds])
+    }
+    steps = range(1, graph.steps + 1)
+    assert finish["0/1"] == [10 * step for step in steps]
+    ends = [max(10 * step, 8 * step + 5) for step in steps]
+    assert finish["1/2"][:-1] == finish["2/1"][:-1] == ends[:-1]
+
+
+def test_rounds_of_a_program_worked_out_by_hand() -> None:
+    names = [f"{op}{k}" for k in range(5) for op in "ab"]
+    tasks = [T(n, 3, "s") if n[0] == "a" else T(n, 2, "t", f"a{n[1]}") for n in names]
+    trace = play(tasks, sequence={"s": " ".join(names[::2]), "t": " ".join(names[1::2])})
+    steady = steady_rounds(trace, np.arange(10).reshape(5, 2))
+    assert steady is not None
+    assert (steady.first_ps, steady.periods_ps, steady.cycle) == (5, (3,) * 4, 1)
+
+
+def test_replays_of_graphs_are_known_by_their_names() -> None:
+    assert _replays("dispatch graph@g", "g", False)
+    assert _replays("dispatch graph@g~2", "g", True)
+    assert not _replays("dispatch graph@g~2", "g", False)
+    assert not _replays("dispatch a", "g", True)
+
+
+def test_as_many_steps_are_simulated_as_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    step = lower_step(Prepared(ONE.graph, ONE.cluster, ONE.costs), ONE.strategy, True)
+    for most, counts in ((16, COUNTS[:3]), (15, COUNTS[:2]), (1, COUNTS[:1])):
+        monkeypatch.setattr("simdev.execution.period.most_rounds", lambda _, most=most: most)
+        assert tuple(_counts(step)) == counts
+
+
+def test_a_host_that_dispatches_a_single_op_gets_ahead_no_further_than_it_may() -> None:
+    """Steps count as repeated once the host is as far ahead as it may be: 6 launches."""
+    scenario = two_devices({"a": 5}, {})
+    op = replace(scenario.graph.ops[0], host_time=Fraction(1, PS))  # type: ignore[union-attr]
+    cluster = replace(scenario.cluster, host=Host(ahead=6))
+    report = run(replace(scenario, graph=Graph("one", (op,)), cluster=cluster))
+    assert report.steady is not None
+    assert (report.steady.cycle, report.steady.period_ps) == (1, 5)
+    assert report.steady.steps > 6
