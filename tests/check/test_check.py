@@ -315,9 +315,9 @@ def test_violations_name_tasks_and_resources():
 def test_a_task_out_of_turn_is_told_beside_the_first_that_stands_before_it():
     """The first task of all stands before it in both of its queues."""
     task_graph = program([T("a", 2, "q r"), T("b", 2, "q r")])
-    (found,) = check(task_graph, spans(task_graph, a=2, b=0))
-    assert found.names == ("b", "a", "q")
-    assert str(found) == 'order: "b" starts at 0, out of turn: "a" stands before it in "q"'
+    (violation,) = check(task_graph, spans(task_graph, a=2, b=0))
+    assert violation.names == ("b", "a", "q")
+    assert str(violation) == 'order: "b" starts at 0, out of turn: "a" stands before it in "q"'
 
 
 def test_nothing_to_do_is_valid():

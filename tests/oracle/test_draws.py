@@ -167,8 +167,8 @@ def test_draws_one_after_another_are_those_of_the_reference_engine(
         factors = [*np.exp(spread * normal), np.ones(len(task_graph.tasks))]
         redrawn = Redrawn(task_graph).answers(iter(factors))
         for factor, answer in zip(factors, redrawn, strict=True):
-            told = None if answer is None else (answer[0], answer[1].tolist())
-            assert told == answered(task_graph, factor)
+            drawn_answer = None if answer is None else (answer[0], answer[1].tolist())
+            assert drawn_answer == answered(task_graph, factor)
 
 
 def test_draws_that_last_too_long_are_refused() -> None:

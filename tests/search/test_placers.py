@@ -74,10 +74,10 @@ def test_placers_find_room_where_there_is_room(graph):
     peaks = [max(free(list(one)).peaks) for one in product(range(2), repeat=len(free.groups))]
     tight = Oracle(graph, joined(2, memory=max(min(peaks) * 5 // 4, 1)))
     for method in ("m-topo", "m-etf", "m-sct", "heft", "critical-path", "greedy"):
-        found = search(tight, method, 200)
-        if found.cost.feasible:
-            assert confirm(tight, found) == ()
-        seen = [point.memory_excess for point in found.points]
+        result = search(tight, method, 200)
+        if result.cost.feasible:
+            assert confirm(tight, result) == ()
+        seen = [point.memory_excess for point in result.points]
         assert seen == sorted(seen, reverse=True)
     assert search(tight, "annealing", 1000).cost.feasible
 

@@ -121,8 +121,8 @@ def test_kinds_of_ones_own_change_no_column():
 @given(worlds())
 def test_edges_and_places_are_those_of_the_question(world):
     oracle = Oracle(world.graph, world.cluster)
-    for asked in (oracle, single(oracle)):
-        nodes, units = features_of(asked), asked.groups
+    for question in (oracle, single(oracle)):
+        nodes, units = features_of(question), question.groups
         row = {i: at for at, members in enumerate(units) for i in members}
         bytes_of: dict[tuple[int, int], dict[tuple[int, int], int]] = {}
         for reader, reads in enumerate(world.graph.reads):

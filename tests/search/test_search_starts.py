@@ -71,16 +71,16 @@ TRIES = {name: 20 if METHODS[name].torch else 60 for name in ANSWER_ANYWHERE}
 @pytest.mark.parametrize("duplex", [None, "simplex"])
 def test_a_placement_that_cannot_be_is_no_end_of_a_search(method, duplex):
     oracle = parted(duplex)
-    found = search(oracle, method, TRIES[method], seed=1)
-    assert confirm(oracle, found) == ()
+    result = search(oracle, method, TRIES[method], seed=1)
+    assert confirm(oracle, result) == ()
     if duplex is None:
-        assert found.cost.step_ps == 202
+        assert result.cost.step_ps == 202
         if method in ("round-robin", "pipedream", "dnn-contiguous"):
-            assert found.details["planned"] is False
+            assert result.details["planned"] is False
     elif method in ("greedy", "annealing", "random"):
-        assert found.cost.step_ps <= 104
-        assert found.details["impossible"]["placements"] > 0
-        assert "no route joins them" in found.details["impossible"]["last"]
+        assert result.cost.step_ps <= 104
+        assert result.details["impossible"]["placements"] > 0
+        assert "no route joins them" in result.details["impossible"]["last"]
 
 
 def test_placements_that_cannot_be_are_counted_on_threads_too(trial_of):

@@ -1,4 +1,6 @@
-"""What dies, leaves or does not read costs nobody else a request, a process or memory."""
+"""A process that dies, and a client that leaves or does not read, cost no other client a request,
+a process or memory.
+"""
 
 from __future__ import annotations
 
